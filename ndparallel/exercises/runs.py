@@ -25,7 +25,7 @@ from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.measure import breakdown, bytes_sent
-from ndparallel.training.gradient_check import TOLERANCE, Tensors, difference
+from ndparallel.training.gradient_check import TOLERANCE, Tensors, differences
 from ndparallel.training.job import Job
 
 
@@ -112,14 +112,15 @@ def wrong_gradients(
 ) -> str:
     """Say which gradient is not the single GPU's: the first rank, its first such tensor, where it is most
     wrong, and what that usually means."""
+    largest = {name: float(np.abs(whole).max()) for name, whole in reference.items()}
     for result in results:
         for holding in result.value.gradients:
-            for parameter, elements, array in holding.pieces():
-                whole = reference[parameter.name]
-                scale = float(np.abs(whole).max())
-                if not difference(parameter, elements, array.copy(), whole, scale) <= tolerance:
-                    right = whole[parameter.index].reshape(-1)[elements]
-                    return told(result.rank, parameter.name, array, right, scale * tolerance, meaning)
+            for part, difference in zip(holding.pieces(), differences(holding, reference, largest)):
+                if not difference <= tolerance:
+                    parameter, elements, array = part
+                    right = reference[parameter.name][parameter.index].reshape(-1)[elements]
+                    margin = largest[parameter.name] * tolerance
+                    return told(result.rank, parameter.name, array, right, margin, meaning)
     return ""
 
 

@@ -11,13 +11,14 @@ Glossary
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
 import numpy as np
 
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
 from ndparallel.base.bfloat16 import UNIT_ROUNDOFF
-from ndparallel.parallel.slices import Parameter, views
+from ndparallel.parallel.slices import views
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Holding, Outcome
 
@@ -59,11 +60,22 @@ def weight_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
 def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float:
     """Return the largest relative difference of any tensor on any rank; NaN where one has a NaN."""
     largest = scales(reference)
-    return worst(
-        difference(parameter, elements, array, reference[parameter.name], largest[parameter.name])
-        for holding in holdings
-        for parameter, elements, array in holding.pieces()
-    )
+    return worst(each for holding in holdings for each in differences(holding, reference, largest))
+
+
+def differences(holding: Holding, reference: Tensors, largest: Mapping[str, float]) -> Iterator[float]:
+    """Yield max |rank's part - reference| / `largest` of every tensor that has elements in a holding; one
+    subtraction serves all."""
+    if not holding.array.size:
+        return
+    parts = [(parameter, elements) for parameter, elements, _ in holding.pieces()]
+    right = [reference[each.name][each.index].reshape(-1)[elements] for each, elements in parts]
+    distances = holding.array - np.concatenate(right)
+    starts = [0, *accumulate(part.size for part in right[:-1])]
+    most = np.maximum.reduceat(np.abs(distances, out=distances), starts).tolist()
+    for (parameter, _), distance in zip(parts, most):
+        scale = largest[parameter.name]
+        yield distance / scale if scale else distance
 
 
 def scales(reference: Tensors) -> dict[str, float]:
@@ -73,15 +85,6 @@ def scales(reference: Tensors) -> dict[str, float]:
     most = max(largest.values(), default=0.0)
     rounding = {name: most * np.finfo(tensor.dtype).eps for name, tensor in reference.items()}
     return {name: own if own > rounding[name] else most for name, own in largest.items()}
-
-
-def difference(
-    parameter: Parameter, elements: slice, array: np.ndarray, whole: np.ndarray, scale: float
-) -> float:
-    """Return max |rank's slice - reference| / `scale`, where `scale` is max |reference|."""
-    distances = array - whole[parameter.index].reshape(-1)[elements]
-    distance = float(np.abs(distances, out=distances).max())
-    return distance / float(scale) if scale else distance
 
 
 def worst(differences: Iterable[float]) -> float:
