@@ -207,6 +207,7 @@ class GPU:
         self.journal: list = []  # ndparallel/engines/journal.py keeps one
         self._prices: dict[Operation, float] = {}
         self._links: dict[int, Link] = {}
+        self._most_bytes: float = 0  # held at once: the sum of `peak_bytes`
         self._slowdown = self.hardware.disturbances and self.hardware.disturbances.slowdown(self.rank)
 
     # ---- the clock
@@ -247,10 +248,12 @@ class GPU:
     def compute(self, operation: Operation, name: str = "") -> None:
         """Move the current stream on by the operation's price; the event has the operation's own name where
         none is given."""
-        start = self.current.now
-        self.current.now = end = start + self.seconds(operation)
+        stream = self.current
+        start = stream.now
+        stream.now = end = start + self.seconds(operation)
         if self.keep_events:
-            self.record(COMPUTE, name or operation.name, start, end, operation.bytes, operation.flops)
+            what, nbytes, flops = name or operation.name, operation.bytes, operation.flops
+            self.events.append((self.rank, stream.name, COMPUTE, what, start, end, nbytes, flops, None))
 
     def seconds(self, operation: Operation) -> float:
         """Price an operation on this GPU, which may be slow."""
@@ -327,8 +330,8 @@ class GPU:
         total = sum(self.held_bytes.values())
         if not total <= self.hardware.memory_bytes:  # nor is NaN
             raise out_of_memory(self.rank, self.hardware.memory_bytes, kind, nbytes, self.held_bytes)
-        if total > sum(self.peak_bytes.values()):
-            self.peak_bytes = dict(self.held_bytes)
+        if total > self._most_bytes:
+            self.peak_bytes, self._most_bytes = dict(self.held_bytes), total
         self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
 
     def free(self, kind: str, nbytes: float) -> None:
