@@ -242,10 +242,10 @@ class LocalExperts(Unit):
         gate_up, activated = (np.empty_like(rows, shape=(count, width)) for width in (2 * ffn, ffn))
         out = np.empty_like(rows)
         for expert, its in dispatcher.busy_experts():
-            gate_up[its] = self.matmul("gate_up", rows[its], self.w["gate_up"][expert].T)
-            self.elementwise("swiglu", activated[its].size, 3)
-            activated[its] = functional.swiglu(gate_up[its])
-            out[its] = self.matmul("down", activated[its], self.w["down"][expert].T)
+            gate_up[its] = both = self.matmul("gate_up", rows[its], self.w["gate_up"][expert].T)
+            activated[its] = inner = functional.swiglu(both)
+            self.elementwise("swiglu", inner.size, 3)
+            out[its] = self.matmul("down", inner, self.w["down"][expert].T)
         saved.keep(rows=rows, **{"expert gate_up": gate_up, "expert activated": activated})
         self.sort(rows, dispatcher)
         return out
@@ -258,8 +258,8 @@ class LocalExperts(Unit):
         for expert, its in dispatcher.busy_experts():
             dactivated = self.matmul("down", dout[its], self.w["down"][expert])
             self.elementwise("swiglu", dactivated.size, 5)
-            dgate_up[its] = functional.swiglu_backward(dactivated, gate_up[its])
-            drows[its] = self.matmul("gate_up", dgate_up[its], self.w["gate_up"][expert])
+            dgate_up[its] = dboth = functional.swiglu_backward(dactivated, gate_up[its])
+            drows[its] = self.matmul("gate_up", dboth, self.w["gate_up"][expert])
         saved.keep(**{"d expert down": dout, "d expert gate_up": dgate_up})
         self.sort(dout, dispatcher)
         return drows

@@ -21,7 +21,6 @@ from weakref import proxy
 
 import numpy as np
 
-from gpu import Handle
 from ndparallel.model import functional
 from ndparallel.model.attention import attention_core
 from ndparallel.model.units import Context, Saved, Unit, rows
@@ -39,7 +38,7 @@ class SubLayer:
     def __init__(self, block: "Block") -> None:
         # weak, so that a model is set free with its last user: no circle keeps its arrays
         self.block: Block = proxy(block)
-        self.context, self.gpu, self.tp = block.context, block.gpu, block.context.tp
+        self.context, self.tp = block.context, block.context.tp
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
@@ -111,21 +110,20 @@ class SubLayer:
     def overlapped_backward(self, name: str, dy: np.ndarray, saved: Saved) -> np.ndarray:
         """The same for a column-parallel matmul: the sum of the input's gradient travels beside the weight's
         gradient; an input that is gathered again travels beside the input's gradient."""
-        gathering = self.gather_input(name, saved)
+        x = saved.take(self.linears[name])
+        gathering = self.tp.gather(x, async_op=True) if self.keeps_shard(name) else None
         dx = self.linear(name, dy, self.block.w[name].T)
         summing = self.tp.start_column_input_backward(dx)
-        self.add_weight(name, dy, gathering.wait())
+        self.add_weight(name, dy, gathering.wait() if gathering else x)
         return summing.wait()
 
-    def gather_input(self, name: str, saved: Saved) -> Handle:
-        """Start to make a matmul's saved input whole, where only a shard was kept."""
-        x = saved.take(self.linears[name])
-        if self.tp.regathers and self.linears[name] == "normed":
-            return self.tp.gather(x, async_op=True)
-        return Handle(self.gpu, name, 0, 0, lambda: x)  # which is here
-
     def linear_weight(self, name: str, dy: np.ndarray, saved: Saved) -> None:
-        self.add_weight(name, dy, self.gather_input(name, saved).wait())
+        x = saved.take(self.linears[name])
+        self.add_weight(name, dy, self.tp.gather(x) if self.keeps_shard(name) else x)
+
+    def keeps_shard(self, name: str) -> bool:
+        """Whether only this rank's shard of a matmul's input is saved, to be gathered again."""
+        return self.tp.regathers and self.linears[name] == "normed"
 
     def add_weight(self, name: str, dy: np.ndarray, x: np.ndarray) -> None:
         self.block.g[name] += self.block.matmul(f"{name} weight", rows(dy).T, rows(x))

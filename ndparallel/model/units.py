@@ -175,7 +175,7 @@ class Saved(dict[str, np.ndarray]):
         self.shared: set[str] = set()  # two names of one array, which is counted once
 
     def keep(self, **arrays: np.ndarray) -> None:
-        self.gpu.allocate("activations", sum(array.nbytes for array in arrays.values()))
+        self.gpu.allocate("activations", sum([array.nbytes for array in arrays.values()]))
         self.update(arrays)
 
     def keep_as(self, name: str, kept: str) -> None:
@@ -183,7 +183,9 @@ class Saved(dict[str, np.ndarray]):
         self[name], self.shared = self[kept], {name, kept}
 
     def take(self, name: str) -> np.ndarray:
-        return self.take_all(name)[0]
+        array = self.pop(name)
+        self.gpu.free("activations", self._freed(name, array))
+        return array
 
     def take_all(self, *names: str) -> list[np.ndarray]:
         arrays = [self.pop(name) for name in names]
