@@ -16,11 +16,12 @@ Glossary
     link       from which rank to which, as one number
 """
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, chain, pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -29,12 +30,13 @@ from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.checker import GIVES, explain, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
-from ndparallel.pipeline.steps import Reduced, ReplayClocks, Step, Tariff, Turn, run
+from ndparallel.pipeline.steps import Reduced, ReplayClocks, Step, Tariff, Waits, run
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.pipeline.work import Work, seconds_of
 
 Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions
 Message = tuple[int, int]  # its line and its link
+OPS = "FBIW"
 LINES = {("send", "F"): 0, ("send", "I"): 1, ("receive", "F"): 2, ("receive", "I"): 3}
 NOTHING_COMES, NOTHING_GOES = (-1, -1), (-2, -1)  # on lines, and a link, behind all others
 
@@ -74,7 +76,7 @@ class Replay:
     def clocks(self, tariff: Tariff) -> ReplayClocks:
         """The clocks behind the last step."""
         clocks = self.at_rest()
-        run(self.steps, self.turns, tariff, clocks)
+        run(self.steps, self.waits, tariff, clocks)
         return clocks
 
     def ends_of(self, clocks: ReplayClocks, tariff: Tariff) -> Ends:
@@ -88,10 +90,15 @@ class Replay:
         return self.ordered[0]
 
     @cached_property
-    def turns(self) -> list[Turn]:
-        """The steps by turns, in each of which one rank goes on."""
-        by_rank = groupby(self.steps, key=lambda step: step[0])
-        return [(rank, [(price, sender) for _, price, sender, *_ in steps]) for rank, steps in by_rank]
+    def waits(self) -> Waits:
+        """What each step waits for."""
+        columns, last, current = (array("i"), array("i"), array("i")), [0] * self.schedule.ranks, 0
+        for number, (rank, kind, sender, *_) in enumerate(self.steps, 1):
+            before = 0 if rank == current else last[rank] or sender
+            for column, each in zip(columns, (kind, sender, before)):
+                column.append(each)
+            current, last[rank] = rank, number
+        return Waits(*columns)
 
     @property
     def kinds(self) -> dict[Kind, int]:
@@ -163,13 +170,19 @@ class Replay:
         """The most activations that each rank keeps."""
         return peak_activations(self.schedule)
 
+    @cached_property
+    def price_places(self) -> list[int]:
+        """The place of each kind of step, of one action, among the seconds of all ops on all stages."""
+        stages = self.schedule.layout.stages
+        return [OPS.index(op) * stages + stage for ((op, stage),) in self.kinds]
+
     def tariff(self, work: Work) -> Tariff:
         seconds = work.seconds_by_stage(self.schedule.layout.stages)
-        prices = (
-            [price(work, seconds, kind) for kind in self.kinds]
-            if self.pairs
-            else [seconds[op][stage] for ((op, stage),) in self.kinds]
-        )
+        if self.pairs:
+            prices = [price(work, seconds, kind) for kind in self.kinds]
+        else:
+            each = [*chain(*(seconds[op] for op in OPS))]
+            prices = [each[place] for place in self.price_places]
         reductions = [reduced_by(kind, work) for kind in self.kinds] if work.reductions else []
         return Tariff(prices, *self.messages(work), work.links_alike, reductions)
 

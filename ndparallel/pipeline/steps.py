@@ -6,14 +6,22 @@ Cost   A tenth of a microsecond a step, thrice that where messages may wait for 
 Glossary: see `ndparallel.pipeline.replay`.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ndparallel.pipeline.work import Reduction
 
 # its rank, its place in the list of all prices, its sender, its arrival, its departure
 Step = tuple[int, int, int, int, int, int, int]
-# a rank, and the price and the sender of each step that it does running
-Turn = tuple[int, list[tuple[int, int]]]
+
+
+class Waits(NamedTuple):
+    """By step the place of its price, its sender, and the step before it on its rank, 0 where that is the one
+    before it in the order: rows of numbers, as a long list of tuples does not stay in a processor's cache."""
+
+    prices: Sequence[int]
+    senders: Sequence[int]
+    before: Sequence[int]
 
 
 class Reduced(NamedTuple):
@@ -52,26 +60,28 @@ class ReplayClocks(NamedTuple):
     reduced: list[float]
 
 
-def run(steps: list[Step], turns: list[Turn], tariff: Tariff, clocks: ReplayClocks) -> None:
+def run(steps: list[Step], waits: Waits, tariff: Tariff, clocks: ReplayClocks) -> None:
     """Go on from `clocks`."""
     if tariff.reductions:
         run_beside_reductions(steps, tariff, clocks)
     elif not tariff.finds_lines_free:
         run_on_lines(steps, tariff, clocks)
     else:
-        run_turns(turns, tariff, clocks)
+        run_freely(waits, tariff, clocks)
 
 
-def run_turns(turns: list[Turn], tariff: Tariff, clocks: ReplayClocks) -> None:
+def run_freely(waits: Waits, tariff: Tariff, clocks: ReplayClocks) -> None:
+    """Where no message finds its line taken."""
     prices, travels = tariff.prices, tariff.latency[0] + tariff.wire[0]
-    now, ends, add = clocks.now, clocks.ends, clocks.ends.append
-    for rank, steps in turns:
-        end = now[rank]
-        for place, sender in steps:
-            there = ends[sender] + travels
-            end = (there if there > end else end) + prices[place]
-            add(end)
-        now[rank] = end
+    end, ends, add = 0.0, clocks.ends, clocks.ends.append
+    for place, sender, before in zip(*waits):
+        if before:
+            end = ends[before]
+        there = ends[sender] + travels
+        if there > end:
+            end = there
+        end += prices[place]
+        add(end)
 
 
 def run_on_lines(steps: list[Step], tariff: Tariff, clocks: ReplayClocks) -> None:

@@ -110,7 +110,7 @@ class Pricing:
             parts[kind] = parts.get(kind, 0.0) + seconds
             taken.append(launched)
         if self.launch_cost:
-            parts.launch_seconds = sum(cpu for cpu, *_ in taken)
+            parts.launch_seconds = sum(cpu for cpu, _, _ in taken)
             parts["launch"] = larger(0, seconds_with_waits(taken) - parts.total)
         return parts
 
@@ -192,9 +192,9 @@ def seconds_with_waits(items: list[tuple[Any, Any, bool]]) -> Any:
     the GPU's, and whether the CPU waits for the GPU behind it. Without waits they are the CPU's alone, which
     runs ahead; from a wait to the next one a kernel begins when it is launched and the one before has
     ended."""
-    waits = [place for place, (*_, wait) in enumerate(items) if wait]
+    waits = [place for place, (_, _, wait) in enumerate(items) if wait]
     if not waits:
-        return sum(cpu for cpu, *_ in items)
+        return sum(cpu for cpu, _, _ in items)
     launched = done = 0.0
     for cpu, gpu, wait in items[waits[-1] + 1 :] + items[: waits[-1] + 1]:
         launched = launched + cpu
