@@ -20,9 +20,9 @@ Glossary
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,8 +56,7 @@ from ndparallel.planner.step.pipeline import PipelineTimer
 STAGE_MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
 
 
-@dataclass(frozen=True)
-class StageMemory:
+class StageMemory(NamedTuple):
     """Bytes by kind on one GPU of one pipeline rank; of their sum, those outside PyTorch's allocator, and
     those of its blocks that no tensor has at the peak."""
 
@@ -141,7 +140,7 @@ class UnitsMemory:
         if self.message:
             place = plan.recipe.layout, plan.pp, plan.chunks, rank, plan.microbatches(job), chunks
             held = held + self.message * passed_messages(*place)
-        return replace(self.at_rest, activations=held + self.at_rest.activations)
+        return self.at_rest._replace(activations=held + self.at_rest.activations)
 
     @cached_property
     def message(self) -> Any:

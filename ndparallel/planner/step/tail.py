@@ -39,17 +39,18 @@ def step_tails(work: Workload, ends: Ends) -> list[TimeBreakdown]:
     """Seconds by kind after each pipeline rank's last action: gradients, optimizer, weights. Ranks with equal
     units and slack, which wait for no other, share one result."""
     meeting = {rank for each in work.meetings for rank in each.ranks}
-    keys = [(*alike(work, ends, rank), rank if rank in meeting else None) for rank in range(work.plan.pp)]
-    firsts = {key: rank for rank, key in reversed([*enumerate(keys)])}
+    firsts: dict[tuple, int] = {}
+    alone = [rank if rank in meeting else None for rank in range(work.plan.pp)]
+    like = [firsts.setdefault((*alike(work, ends, rank), own), rank) for rank, own in enumerate(alone)]
     clocks = {
-        key: gradients_tail(work, slack_of(work, ends, rank), reducing_of(ends, rank))
-        for key, rank in firsts.items()
+        rank: gradients_tail(work, slack_of(work, ends, rank), reducing_of(ends, rank))
+        for rank in firsts.values()
     }
     for each in work.meetings:
-        meet([clocks[key] for key in keys], ends.end, each)
+        meet([clocks[rank] for rank in like], ends.end, each)
     first = first_gathers(work)
-    tails = {key: step_tail(work, rank, clocks[key]) + first for key, rank in firsts.items()}
-    return [tails[key] for key in keys]
+    tails = {rank: step_tail(work, rank, clock) + first for rank, clock in clocks.items()}
+    return [tails[rank] for rank in like]
 
 
 def slack_of(work: Workload, ends: Ends, rank: int) -> dict[int, float]:
@@ -62,9 +63,9 @@ def reducing_of(ends: Ends, rank: int) -> float:
 
 
 def alike(work: Workload, ends: Ends, rank: int) -> tuple:
-    """What is the same of ranks whose tails are."""
+    """What is the same, in nanoseconds, of ranks whose tails are."""
     slack, left = slack_of(work, ends, rank), reducing_of(ends, rank)
-    return (*[work.kinds[stage] for stage in slack], *[round(each, 9) for each in (*slack.values(), left)])
+    return (*[work.kinds[stage] for stage in slack], *[round(1e9 * each) for each in (*slack.values(), left)])
 
 
 def first_gathers(work: Workload) -> TimeBreakdown:
