@@ -25,7 +25,6 @@ import pickle
 import select
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -68,7 +67,8 @@ class Channel:
         self.table = Table(wiring.file)
         self.sent, self.taken = self.table.sent(rank), self.table.taken(rank)
         self.arena = Arena(wiring.file, rank)
-        self.regions = [Region(wiring.file, source) for source in range(len(self.outlets))]
+        # by source: finds the arrays that it lends
+        self.array_at = [Region(wiring.file, source).array_at for source in self.outlets]
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         self.outbox: dict[int, deque[bytes]] = {}
         self.early: list[tuple] = []
@@ -102,13 +102,13 @@ class Channel:
     def wait(self, source: int, what: Any) -> tuple:
         inbox = self.inboxes[source]
         while not inbox or (message := take(inbox, what)) is None:
-            if get_ident() != self.thread:
-                in_a_second_thread(self)
             self._wait_for_any(source, what)
         return message
 
     def _wait_for_any(self, source: int, what: Any) -> None:
         """Tell the table whom this rank waits for, and take in the next that comes from anybody."""
+        if get_ident() != self.thread:
+            in_a_second_thread(self)
         if source not in self.outlets:
             no_such_rank(self.rank, source, len(self.outlets))
         self.awaits = (source, what)
@@ -117,7 +117,6 @@ class Channel:
             self.idle()
         else:
             self.read()
-        self.table.set_state(self.rank, RUNNING)
 
     def sleep(self, *also: int) -> None:
         """Sleep until something can be read here (or from `also`), or until something in the outbox can be
@@ -155,7 +154,7 @@ class Channel:
         run, source = header[1], header[2]
         if run == self.run:
             self.received[source] += 1
-            self.inboxes[source].append(message_of(header, frame, self._array_at))
+            self.inboxes[source].append(message_of(header, frame, self.array_at[source]))
         elif run != NO_RUN:
             self.early.append((header, frame))
         elif source == LAUNCHER:
@@ -165,15 +164,10 @@ class Channel:
             self._take_in(header_of(frame), frame)
 
     def _long_frame(self, source: int, block: int, length: int) -> bytes:
-        array, release = self._array_at(source, block, np.uint8, (length,))
+        array, release = self.array_at[source](block, np.uint8, (length,))
         frame = array.tobytes()
         release()
         return frame
-
-    def _array_at(
-        self, source: int, block: int, dtype: Any, shape: tuple[int, ...]
-    ) -> tuple[np.ndarray, Callable[[], None]]:
-        return self.regions[source].array_at(block, dtype, shape)
 
     def explain(self) -> Waiting | Unread:
         if self.table.state(self.rank) == ENDED:

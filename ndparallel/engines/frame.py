@@ -7,8 +7,8 @@ Idea   A frame is a header of numbers, then the content of a small array (the on
 Cost   One small pickle a message of no collective, of its name.
 
 Glossary
-    form      the collective that a message belongs to, its group, and its array's dtype, shape, and strides
-              where these are not the usual
+    form      the collective that a message belongs to, its group, and its array's dtype, shape, strides where
+              these are not the usual, and whether it is packed for the wire
     block     where the content of an array lies that is too large for the frame; 0 where it is in the frame
     note      a frame that carries any value, and belongs to no run
 """
@@ -29,6 +29,8 @@ CONTENT_BYTES = min(2048, PIPE_BUF // 2)  # arrays up to this size travel inside
 # Bytes of the frame; run, source; bytes of the name and of the form; the clock's three numbers; block;
 # numbers of the name
 HEADER = Struct("IiiIIdddQqq")
+# (data, start=0): the header of the frame that begins there
+header_of = HEADER.unpack_from
 NO_RUN = -1
 FORMS = 4096  # that are remembered
 MOST = 1 << 63  # numbers in a header are less
@@ -57,27 +59,19 @@ def frame_of(run: int, source: int, message: tuple, put: Callable[[np.ndarray], 
     return header + content + name + form
 
 
-def header_of(data: bytes, start: int = 0) -> tuple:
-    """The header of the frame that begins there: the frame's length, its run, its source, and what
-    `message_of` needs."""
-    return HEADER.unpack_from(data, start)
-
-
 def message_of(header: tuple, frame: bytes, array_at: Callable[..., tuple]) -> tuple:
-    """The message; `array_at(source, block, dtype, shape)` finds an array that is not in the frame."""
-    length, _, source, name_bytes, form_bytes, departed, first_byte, wire_seconds, block, number, step = (
-        header
-    )
+    """The message; `array_at(block, dtype, shape)` finds an array that is not in the frame."""
+    length, _, _, name_bytes, form_bytes, departed, first_byte, wire_seconds, block, number, step = header
     name_ends = length - form_bytes
-    group, call, dtype, shape, strides = _form(frame[name_ends:])
+    group, call, dtype, shape, strides, packed = _form(frame[name_ends:])
     if block:
-        array, release = array_at(source, block, dtype, shape)
+        array, release = array_at(block, dtype, shape)
     else:
         array, release = (
             np.ndarray(shape, dtype, frame, HEADER.size, strides),
             _nothing if strides is None else None,
         )
-    if array.dtype == ON_THE_WIRE:
+    if packed:
         array, release = unpacked(array, release)
     what = loads(frame[name_ends - name_bytes : name_ends]) if name_bytes else ((group, number), step)
     return what, call, departed, first_byte, wire_seconds, array, release
@@ -128,7 +122,8 @@ def _pickled_form(
     """Pickle it. Raises TypeError for an array of Python objects."""
     if dtype.hasobject:
         raise TypeError(f"arrays of dtype {dtype} cannot be sent: they hold Python objects.")
-    return dumps((group, call, dtype, shape, (0,) * len(shape) if repeated else None), HIGHEST_PROTOCOL)
+    strides = (0,) * len(shape) if repeated else None
+    return dumps((group, call, dtype, shape, strides, dtype == ON_THE_WIRE), HIGHEST_PROTOCOL)
 
 
 _form = lru_cache(FORMS)(loads)

@@ -217,7 +217,7 @@ class MPIChannel:
     def _take_message(self, source: int, frame: bytes, content: Any) -> None:
         self.received[source] += 1
         message = message_of(
-            header_of(frame), frame, lambda _, __, dtype, shape: (content.view(dtype).reshape(shape), None)
+            header_of(frame), frame, lambda _, dtype, shape: (content.view(dtype).reshape(shape), None)
         )
         self.inboxes[source].append(message)
 

@@ -28,7 +28,7 @@ import numpy as np
 REGION_BYTES = 1 << 36
 FIRST_CHUNK_BYTES = 1 << 20
 HEADER_BYTES = 64  # a cache line: keeps arrays aligned, and the flag off their lines
-TRIES = 4  # blocks lent out longest that are looked at before a new one is made
+TRIES = range(4)  # blocks lent out longest that are looked at before a new one is made
 RUNNING, WAITING, ENDED, FAILED = range(4)
 
 
@@ -70,7 +70,9 @@ class Table:
     passed between them.
 
     A row is written by its own rank alone. `received` counts the messages that have come from the rank waited
-    for; `taken` those that the program has asked for, once it has ended.
+    for; `taken` those that the program has asked for, once it has ended. A rank
+    whose wait is over stays entered as waiting: that more was sent than it had received tells that it goes
+    on.
     """
 
     # state, waits for, received, number of waits; then, by rank, messages sent to it and taken from it
@@ -129,28 +131,26 @@ class Region:
     def __init__(self, file: SharedFile, rank: int) -> None:
         self.file, self.start = file, file.table_bytes + rank * REGION_BYTES
         self.chunks: dict[int, memoryview] = {}
-        # by where a block starts: its chunk, and where it is in that
-        self.places: dict[int, tuple[memoryview, int]] = {}
+        # by where a block starts: its chunk, where its array is in that, and what sets it free
+        self.places: dict[int, tuple[memoryview, int, Callable[[], None]]] = {}
 
-    def place(self, start: int) -> tuple[memoryview, int]:
-        place = self.places.get(start)
-        if not place:
-            place = self.places[start] = self._find(start)
-        return place
+    def place(self, start: int) -> tuple[memoryview, int, Callable[[], None]]:
+        return self.places.get(start) or self.places.setdefault(start, self._find(start))
 
-    def _find(self, start: int) -> tuple[memoryview, int]:
+    def _find(self, start: int) -> tuple[memoryview, int, Callable[[], None]]:
         """Chunk k is as large as its distance from the region's start."""
         chunk_start = max(FIRST_CHUNK_BYTES, 1 << start.bit_length() - 1)
         if chunk_start not in self.chunks:
             self.chunks[chunk_start] = memoryview(self.file.map(self.start + chunk_start, chunk_start))
-        return self.chunks[chunk_start], start - chunk_start
+        chunk, flag = self.chunks[chunk_start], start - chunk_start
+        return chunk, flag + HEADER_BYTES, partial(chunk.__setitem__, flag, 0)
 
     def array_at(
         self, start: int, dtype: Any, shape: tuple[int, ...]
     ) -> tuple[np.ndarray, Callable[[], None]]:
         """The array in a block, and the function that sets the block free again."""
-        chunk, offset = self.place(start)
-        return np.ndarray(shape, dtype, chunk, offset + HEADER_BYTES), partial(chunk.__setitem__, offset, 0)
+        chunk, offset, release = self.place(start)
+        return np.ndarray(shape, dtype, chunk, offset), release
 
 
 class Arena(Region):
@@ -160,25 +160,27 @@ class Arena(Region):
     def __init__(self, file: SharedFile, rank: int) -> None:
         super().__init__(file, rank)
         self.next = FIRST_CHUNK_BYTES
-        # by size: all blocks ever made, those lent out longest first; where each starts, and its place
+        # by size: all blocks ever made, those lent out longest first; where each starts, its chunk, and where
+        # its array is in that
         self.blocks: dict[int, deque[tuple[int, memoryview, int]]] = defaultdict(deque)
 
     def put(self, array: np.ndarray) -> int:
         """Copy an array into a block, and return where the block starts."""
-        start, chunk, offset = self._block(1 << (HEADER_BYTES + array.nbytes - 1).bit_length())
-        chunk[offset] = 1
-        np.ndarray(array.shape, array.dtype, chunk, offset + HEADER_BYTES)[...] = array
+        start, chunk, offset = self._block((HEADER_BYTES + array.nbytes - 1).bit_length())
+        chunk[offset - HEADER_BYTES] = 1
+        np.ndarray(array.shape, array.dtype, chunk, offset)[...] = array
         return start
 
-    def _block(self, size: int) -> tuple[int, memoryview, int]:
-        blocks = self.blocks[size]
-        for _ in range(min(TRIES, len(blocks))):
+    def _block(self, bits: int) -> tuple[int, memoryview, int]:
+        """A block of 2^bits bytes that is not lent to anybody."""
+        blocks = self.blocks[bits]
+        for _ in blocks and TRIES:
             blocks.rotate(-1)
-            _, chunk, offset = blocks[-1]
-            if not chunk[offset]:
-                return blocks[-1]
-        start = self._new_block(size)
-        blocks.append((start, *self.place(start)))
+            _, chunk, offset = block = blocks[-1]
+            if not chunk[offset - HEADER_BYTES]:
+                return block
+        start = self._new_block(1 << bits)
+        blocks.append((start, *self.place(start)[:2]))
         return blocks[-1]
 
     def _new_block(self, size: int) -> int:

@@ -168,5 +168,5 @@ def test_a_message_comes_out_of_its_frame_as_it_went_in_whatever_its_name_is(nam
     frame = frame_of(7, 2, message, block_of)
     header = header_of(frame)
     assert header[:3] == (len(frame), 7, 2)
-    *same, found, _ = message_of(header, frame, lambda source, block, dtype, shape: (blocks[0], None))
+    *same, found, _ = message_of(header, frame, lambda block, dtype, shape: (blocks[0], None))
     assert (repr(same), found.tolist()) == (repr([*message[:5]]), array.tolist())
