@@ -84,7 +84,7 @@ def prepare(replica: Replica, actions: list[Action]) -> None:
 
 
 def synchronise(replica: Replica, action: Action, unit: Unit) -> None:
-    """Synchronise a unit that has computed: FSDP forgets its weights. DDP and ZeRO-1 sum a bucket of
+    """Synchronise a unit that has computed: FSDP frees its weights. DDP and ZeRO-1 sum a bucket of
     gradients once it is complete, ZeRO-2 and FSDP after every microbatch; either way behind what the schedule
     computes next."""
     zero = replica.job.zero

@@ -107,8 +107,8 @@ def where_cp_wins(rows: list[Row]) -> str:
         for links, lengths in wins.items()
     }
     return (
-        f"CP is faster inside a node {from_length['inside']}, across nodes {from_length['across']}: what it "
-        "averages, the gradients of all weights, does not grow with the sequence, what TP sums does."
+        f"CP is faster inside a node {from_length['inside']}, across nodes {from_length['across']}: CP "
+        "averages the gradients of all weights, which do not grow with the sequence; what TP sums does."
     )
 
 

@@ -117,7 +117,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         dest="stage_chunks",
         metavar="V",
-        help="stages a GPU holds, where interleaved (2)",
+        help="stages a GPU holds, where interleaved (default 2)",
     )
 
 
