@@ -1,13 +1,13 @@
 """How long a prediction takes: `python benchmarks/planner.py`. CPU seconds of this machine, and from the
 shell those on the wall.
 
-One plan is timed by its schedule's own actions; an array of plans takes closed forms. A full pipeline's
-actions are timed until they repeat (ndparallel/pipeline/steps.py), which an interleaved one's do not in three
-rounds. So three quarters of the public runs take less than 2 ms. Most of those that take longer have several
-chunks on a rank, others 16 ranks and more, or mixtures whose layers are long lists: the longest are GPTs of
-529.6B (35 ranks of 3 chunks) and 1008B (64 ranks), and Llama 3 405B (16 ranks of 8 chunks, whose messages
-wait for lines). The first prediction of a schedule also writes it and puts its steps in order: up to 0.2 s
-for 64 ranks, and 1 s where the order is searched for.
+One plan is timed by its schedule's own actions; an array of plans takes closed forms. Of a full pipeline a
+short step is timed, and the rounds that follow from it are added (ndparallel/pipeline/rounds.py). So six of
+seven public runs take less than 2 ms, and all but a few of the others less than 2.5: those have several
+chunks on a rank, or mixtures whose layers are long lists. The longest are GPTs of 529.6B (35 ranks of 3
+chunks: 29,400 steps) and 1008B (64 ranks), Llama 3 405B (16 ranks of 8 chunks, whose messages wait for lines)
+and DeepSeek-V3 (a prediction layer besides). The first prediction of a schedule also writes it and puts its
+steps in order: up to 0.3 s for 35 ranks of 3 chunks, and 1 s where the order is searched for.
 """
 
 import subprocess
