@@ -53,6 +53,9 @@ class Inline:
     def begin(self, program: Program, task: Task) -> PendingRun:
         return PendingRun(InlineRun(self.world_size, program, task).run)
 
+    def end(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

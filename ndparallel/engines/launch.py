@@ -79,6 +79,12 @@ class Ranks:
         self.underway = self.engine.begin(program, Task(hardware, arguments, **keep))
         return self.underway
 
+    def end(self) -> None:
+        """Let the ranks end once they have finished, without waiting for that: nothing more is to be run on
+        them. What is run all the same starts new ones."""
+        self.underway.settle()
+        self.engine.end()
+
     def close(self) -> None:
         self.engine.close()
 

@@ -76,6 +76,9 @@ class MPI:
             channel.take_in()
         return coordinator.results()
 
+    def end(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -75,11 +75,15 @@ class Processes:
             raise
 
     def _living_pool(self) -> "ProcessPool":
-        """The pool, or a new one where one of its processes has been killed."""
+        """The pool, or a new one where it or one of its processes has been killed."""
         if self.pool and not self.pool.is_alive():
             self.close()
         self.pool = self.pool or ProcessPool(self.world_size, self.start_method)
         return self.pool
+
+    def end(self) -> None:
+        if self.pool:
+            self.pool.kill()
 
     def close(self) -> None:
         pool, self.pool = self.pool, None
@@ -91,6 +95,7 @@ class ProcessPool:
     def __init__(self, world_size: int, start_method: str) -> None:
         self.processes: list[Any] = []
         self.connections: list[Any] = []
+        self.killed = False
         self.runs, self.ranks, self.start_method = 0, range(world_size), start_method
         self.context: Any = multiprocessing.get_context(start_method)
         self.had_ignored_children = _heed_children()
@@ -144,13 +149,18 @@ class ProcessPool:
             ) from None
 
     def is_alive(self) -> bool:
-        return all(process.is_alive() for process in self.processes)
+        return not self.killed and all(process.is_alive() for process in self.processes)
+
+    def kill(self) -> None:
+        """Let all processes end, whatever they are doing: they hold nothing that has to be put away."""
+        self.killed = True
+        for process in self.processes:
+            process.kill()
 
     def close(self) -> None:
-        """End all processes, whatever they are doing: they hold nothing that has to be put away."""
+        """End all processes, and wait for that."""
         with _interrupts_held():
-            for process in self.processes:
-                process.kill()
+            self.kill()
             for process in self.processes:
                 process.join()
                 process.close()

@@ -168,17 +168,19 @@ class Runner:
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
         """Run one strategy and measure it."""
-        return next(self.measured_in_turn([entry]))
+        return self._measured(entry, self._begin(entry))
 
     def measured_in_turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
         """Run one strategy after another. While the ranks compute, their reference is made, and the entry
-        before is measured."""
+        before is measured; while they end, the last one is."""
         before: tuple[Entry, PendingRun | None] | None = None
         for entry in entries:
             underway = self._begin(entry)
             if before:
                 yield self._measured(*before)
             before = entry, underway
+        for ranks in self.ranks.values():
+            ranks.end()
         if before:
             yield self._measured(*before)
 

@@ -1,6 +1,7 @@
 """Programs run on ranks, on each engine, and give the same clocks, bytes and numbers there."""
 
 import functools
+import multiprocessing
 import os
 import shutil
 
@@ -48,6 +49,15 @@ def test_events_are_kept_only_where_they_are_asked_for(engine):
             rank_programs.ring_all_reduce, 4, CLASSROOM, 4, np.ones(8), engine=engine, keep_events=keep_events
         )
         assert [len(result.events) for result in results] == [count] * 4
+
+
+def test_what_is_run_on_ranks_that_were_ended_starts_new_ones_and_leaves_none():
+    numbers = []
+    with Ranks(2) as ranks:
+        for _ in range(2):
+            numbers += [result.value for result in ranks.run(rank_programs.process_number, CLASSROOM)]
+            ranks.end()
+    assert len(set(numbers)) == 4 and not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
