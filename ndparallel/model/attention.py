@@ -69,17 +69,19 @@ class LocalCore:
         """Return the gradients of q, k and v."""
         q, k, v = qkv
         probabilities = saved.take("probabilities") if self.keeps else self.recomputed(q, k)
-        self.products("values", self.pairs(q), q, tensors=3, products=2)
+        pairs = self.pairs(q)
+        self.products("values", pairs, q, tensors=3, products=2)
         dprobabilities, dv = functional.attention_values_backward(dmixed, probabilities, v)
-        self.block.elementwise("softmax", self.pairs(q), 3)
+        self.block.elementwise("softmax", pairs, 3)
         dscores = functional.softmax_backward(dprobabilities, probabilities)
-        self.products("scores", self.pairs(q), q, tensors=4, products=2)
+        self.products("scores", pairs, q, tensors=4, products=2)
         return *functional.attention_scores_backward(dscores, q, k), dv
 
     def probabilities(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
-        self.products("scores", self.pairs(q), q, tensors=2)
-        self.block.elementwise("softmax", self.pairs(q), 2)
-        return functional.softmax(functional.attention_scores(q, k), self.bias)[0]
+        pairs = self.pairs(q)
+        self.products("scores", pairs, q, tensors=2)
+        self.block.elementwise("softmax", pairs, 2)
+        return functional.softmax(functional.attention_scores(q, k), self.bias)
 
     def recomputed(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
         with self.context.within("recompute"):
@@ -124,7 +126,8 @@ class RingCore(LocalCore):
         logsums: list[tuple[RingStep, np.ndarray]] = []
         for source, (keys, values) in self.cp.travel(np.stack([k, v])):
             here = self.steps[source]
-            probabilities, block_logsum = functional.softmax(self.scores(here, q, keys), here.bias)
+            scores = self.scores(here, q, keys)
+            probabilities, block_logsum = functional.softmax_with_logsum(scores, here.bias)
             if self.keeps:
                 saved.keep(**{here.saved: probabilities})
             self.products(here.name("values"), self.pairs_of(here, q), q, tensors=2)

@@ -100,7 +100,7 @@ class MoELayer(Gated):
         """Choose every token's experts; count the choices, where a loss is to balance them."""
         logits = self.linear("router", routed, self.block.w["router"])
         self.block.elementwise("route", logits.size, 2)
-        probabilities = functional.softmax(logits)[0]
+        probabilities = functional.softmax(logits)
         chosen = routing.top_k(rows(probabilities), self.config.top_k)
         saved.keep(routed=routed, probabilities=probabilities, chosen=chosen)
         return (

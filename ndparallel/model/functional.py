@@ -12,6 +12,7 @@ Glossary
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -93,9 +94,20 @@ def attention_scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 @kernel
-def softmax(scores: np.ndarray, bias: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Turn scores (plus bias) into probabilities, in their own memory; return them and the logarithm of each
-    row's sum of exponentials.
+def softmax(scores: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """Turn scores (plus bias) into probabilities, in their own memory."""
+    return _exponentials(scores, bias)[0]
+
+
+@kernel
+def softmax_with_logsum(scores: np.ndarray, bias: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same, and the logarithm of each row's sum of exponentials."""
+    probabilities, total, top = _exponentials(scores, bias)
+    return probabilities, np.log(total) + top
+
+
+def _exponentials(scores: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Return probabilities, the sum of each row's exponentials, and what was taken off its scores before.
 
     Where scores are far from 0 each row's largest is taken off first, so that no exponential is too large;
     elsewhere that can be saved.
@@ -109,7 +121,7 @@ def softmax(scores: np.ndarray, bias: np.ndarray | None = None) -> tuple[np.ndar
     np.exp(scores, out=scores)
     total = np.einsum("...i->...", scores)[..., None]
     scores /= total
-    return scores, np.log(total) + top
+    return scores, total, top
 
 
 def attention_values(probabilities: np.ndarray, v: np.ndarray) -> np.ndarray:

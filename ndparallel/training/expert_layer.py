@@ -91,7 +91,7 @@ class ExpertLayer(ByHand):
         logits = self.matmul("forward router", batch.x, self.router.weight)
         logits += self.skew * as_dtype(np.arange(model.experts) == 0, self.job.dtype)
         self.elementwise("forward route", logits.size, 2)
-        probabilities = functional.softmax(logits)[0]
+        probabilities = functional.softmax(logits)
         chosen = routing.top_k(probabilities, self.top_k)
         batch.gates = routing.gates(probabilities, chosen, model.renormalise)
         limit = routing.capacity(model.capacity_factor, len(batch.x), self.top_k, model.experts)

@@ -23,6 +23,7 @@ CASES: dict[str, tuple] = {
     "scores": (functional.attention_scores, Q, K),
     "scores_backward": (functional.attention_scores_backward, SCORES, Q, K),
     "softmax": (functional.softmax, SCORES, numbers(6, 6)),
+    "softmax_with_logsum": (functional.softmax_with_logsum, SCORES, numbers(6, 6)),
     "softmax_backward": (functional.softmax_backward, SCORES, SCORES),
     "values": (functional.attention_values, SCORES, K),
     "values_backward": (functional.attention_values_backward, Q, SCORES, K),

@@ -103,12 +103,12 @@ def test_the_balance_loss_is_1_where_experts_are_equally_busy_and_more_where_the
 def test_the_gates_gradient_is_that_of_finite_differences(renormalise):
     generator = np.random.default_rng(0)
     logits, dgates = generator.standard_normal((5, 6)), generator.standard_normal((5, 3))
-    chosen = routing.top_k(functional.softmax(logits.copy())[0], 3)
+    chosen = routing.top_k(functional.softmax(logits.copy()), 3)
 
     def value(logits):
-        return np.sum(dgates * routing.gates(functional.softmax(logits.copy())[0], chosen, renormalise))
+        return np.sum(dgates * routing.gates(functional.softmax(logits.copy()), chosen, renormalise))
 
-    probabilities = functional.softmax(logits.copy())[0]
+    probabilities = functional.softmax(logits.copy())
     dprobabilities = routing.gates_backward(dgates, probabilities, chosen, renormalise)
     assert functional.softmax_backward(dprobabilities, probabilities) == pytest.approx(
         slopes(value, logits), abs=1e-8
