@@ -253,17 +253,12 @@ class Unit:
             self.g = self._short_names(gradients)
 
     def _short_names(self, flat: np.ndarray) -> dict[str, np.ndarray]:
-        named = {name.rsplit(".", 1)[-1]: view for name, view in views(self.parameters, flat).items()}
+        named = {parameter.short_name: view for parameter, view in views(self.parameters, flat)}
         return named | self.fused(flat, named)
 
     def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Views that span several parameters that lie side by side."""
         return {}
-
-    def initial_weights(self, seed: int) -> np.ndarray:
-        return np.concatenate(
-            [self.context.draw(parameter, seed).reshape(-1) for parameter in self.parameters]
-        )
 
     def keep(self, key: Any) -> Saved:
         if key not in self.saved:
@@ -308,7 +303,7 @@ class Unit:
 
     def parameter_gradients(self) -> Iterator[tuple[Parameter, np.ndarray]]:
         for parameter in self.parameters:
-            yield parameter, self.g[parameter.name.rsplit(".", 1)[-1]]
+            yield parameter, self.g[parameter.short_name]
 
     def backward(self, dy: Any, microbatch: int) -> Any:
         """Both halves at once: every weight's gradient as soon as its inputs are there."""

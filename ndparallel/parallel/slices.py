@@ -9,7 +9,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.random import default_rng  # numpy loads it late: once here, and not in every rank
@@ -17,7 +17,7 @@ from numpy.random import default_rng  # numpy loads it late: once here, and not 
 from ndparallel.base.bfloat16 import as_dtype
 
 
-@dataclass(frozen=True)
+@dataclass
 class Parameter:
     """A named tensor of shape `whole`, of which this rank holds `index`. With `deviation` None it starts as
     ones.
@@ -32,13 +32,10 @@ class Parameter:
     deviation: float | None = None
     shared_by: int = 1
 
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(part.stop - part.start for part in self.index)
-
-    @cached_property
-    def size(self) -> int:
-        return math.prod(self.shape)
+    def __post_init__(self) -> None:
+        self.shape = tuple([part.stop - part.start for part in self.index])
+        self.size = math.prod(self.shape)
+        self.short_name = self.name.rsplit(".", 1)[-1]
 
     def draw(self, seed: int, dtype: str) -> np.ndarray:
         """Return this rank's slice of the initial weights."""
@@ -78,10 +75,10 @@ def pieces(
         base += parameter.size
 
 
-def views(parameters: list[Parameter], flat: np.ndarray) -> dict[str, np.ndarray]:
-    """Return named views of the parts of a flat array."""
-    named, start = {}, 0
+def views(parameters: list[Parameter], flat: np.ndarray) -> Iterator[tuple[Parameter, np.ndarray]]:
+    """Yield every parameter with its view of a flat array."""
+    start = 0
     for parameter in parameters:
-        named[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)
-        start += parameter.size
-    return named
+        stop = start + parameter.size
+        yield parameter, flat[start:stop].reshape(parameter.shape)
+        start = stop

@@ -77,7 +77,8 @@ class Bucket(UnitRun):
         self.attach(self.weights, self.gradients)
 
     def initial_weights(self) -> np.ndarray:
-        return np.concatenate([unit.initial_weights(self.seed) for unit in self.units])
+        draw, seed = self.units[0].context.draw, self.seed
+        return np.concatenate([draw(parameter, seed).reshape(-1) for parameter in self.parameters])
 
     def zeros(self, kind: str, size: int) -> np.ndarray:
         """Allocate an array of zeros; the memory is counted first, so that an array which does not fit is

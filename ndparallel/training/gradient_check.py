@@ -45,7 +45,9 @@ def tolerance_of(job: Job) -> float:
 def whole_tensors(holdings: Iterable[Holding]) -> Tensors:
     """Return the tensors of a run in which one rank holds all, by name."""
     return {
-        name: view for holding in holdings for name, view in views(holding.parameters, holding.array).items()
+        parameter.name: view
+        for holding in holdings
+        for parameter, view in views(holding.parameters, holding.array)
     }
 
 

@@ -138,10 +138,10 @@ def gradients_and_slopes(gpu, job: Job, picks: int) -> list[tuple[str, float, fl
         for bucket in replica.parts:
             parameters = [parameter for unit in bucket.units for parameter in unit.parameters]
             weights, gradients = views(parameters, bucket.weights), views(parameters, bucket.gradients)
-            for tensor, weight in weights.items():
+            for (tensor, weight), (_, gradient) in zip(weights, gradients):
                 for element in generator.integers(weight.size, size=picks):
                     found.append(
-                        (tensor, float(gradients[tensor].flat[element]), slope(replica, weight, element))
+                        (tensor.name, float(gradient.flat[element]), slope(replica, weight, element))
                     )
     return found
 
