@@ -13,7 +13,8 @@ Glossary
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
@@ -92,6 +93,11 @@ class Mesh:
         """Return the axes with their sizes, innermost first."""
         return {axis: self.ranks_along(axis) for axis in self.order.split("-")}
 
+    @cached_property
+    def strides(self) -> dict[str, int]:
+        """Return by axis how many ranks lie from one coordinate to the next."""
+        return dict(zip(self.sizes, accumulate(self.sizes.values(), mul, initial=1)))
+
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return a rank's coordinates on every axis, "dp" and "expert_dp" included."""
         found = {}
@@ -101,10 +107,7 @@ class Mesh:
 
     def rank(self, **coordinates: int) -> int:
         """Return the rank at these coordinates on AXES; those not given are 0."""
-        rank, stride = 0, 1
-        for axis, size in self.sizes.items():
-            rank, stride = rank + stride * coordinates.get(axis, 0), stride * size
-        return rank
+        return sum(coordinates.get(axis, 0) * stride for axis, stride in self.strides.items())
 
     def group(self, axis: str, rank: int) -> Group:
         """Return the ranks that differ from `rank` along `axis` only, in the axis' order."""
@@ -131,8 +134,10 @@ class Mesh:
 
 @lru_cache(maxsize=65536)
 def _members(mesh: Mesh, axis: str, rank: int) -> tuple[int, ...]:
-    here = mesh.coordinates(rank)
-    here["dp"] = here["expert_dp"]
-    spans = SPANS[axis]
-    choices = product(*(range(mesh.sizes[span]) for span in reversed(spans)))
-    return tuple(mesh.rank(**(here | dict(zip(reversed(spans), choice)))) for choice in choices)
+    members = [rank]
+    for span in SPANS[axis]:
+        size, stride = mesh.sizes[span], mesh.strides[span]
+        here = rank // stride % size
+        steps = range(-here * stride, (size - here) * stride, stride)
+        members = [member + step for step in steps for member in members]
+    return tuple(members)
