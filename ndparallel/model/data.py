@@ -41,6 +41,11 @@ def batches(
         )
     for step in range(steps):
         epoch, first = divmod(step, windows // batch)
-        order = default_rng([seed, epoch]).permutation(windows)
-        mine = order[first * batch : (first + 1) * batch][dp_rank::dp]
-        yield np.stack([tokens[start : start + sequence + 1] for start in mine * sequence], axis=1)
+        mine = shuffled(windows, seed, epoch)[first * batch : (first + 1) * batch][dp_rank::dp]
+        yield tokens[mine * sequence + np.arange(sequence + 1)[:, None]]
+
+
+@lru_cache(maxsize=4)
+def shuffled(windows: int, seed: int, epoch: int) -> np.ndarray:
+    """The windows' numbers in the order of an epoch."""
+    return default_rng([seed, epoch]).permutation(windows)
