@@ -86,7 +86,8 @@ def memory_by_rank(work: FrameworkWorkload) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak."""
     plan, stages, found = work.plan, stage_kinds(work.job, work.plan), []
     layers, *parameters = (cache(partial(of, work.job, plan)) for of in (layer_bytes, held_of, trained_of))
-    counted = cache(lambda kinds: UnitsMemory(work.job, plan, kinds, layers, parameters))
+    once = once_bytes(work.job, plan)
+    counted = cache(lambda kinds: UnitsMemory(work.job, plan, kinds, layers, parameters, once))
     for rank, chunks in enumerate(in_flight(work)):
         kinds = (kind for stage in plan.layout.stages_of(rank) for kind in stages[stage])
         found.append(counted(tuple(kinds)).of_rank(rank, chunks))
@@ -132,6 +133,7 @@ class UnitsMemory:
     kinds: tuple[str, ...]
     layer_bytes: Callable[[str], Any]  # that one layer keeps, by what is recomputed
     parameters: Sequence[Callable[[str], Elements]]  # held and trained of a unit, by its kind
+    once: Any  # bytes of the one layer that is computed again, and what it gathers
 
     def of_rank(self, rank: int, chunks: float) -> StageMemory:
         """The memory of a rank that keeps so many chunks in flight."""
@@ -149,10 +151,6 @@ class UnitsMemory:
     @cached_property
     def activations(self) -> tuple[Any, Any]:
         return held_activations(self.job, self.plan, self.kinds, self.layer_bytes)
-
-    @cached_property
-    def once(self) -> Any:
-        return once_bytes(self.job, self.plan)
 
     @cached_property
     def at_rest(self) -> StageMemory:
