@@ -1,6 +1,5 @@
 """The machine that measures: what it is called, how much memory it has, with what software; and its file."""
 
-import ctypes
 import os
 import platform
 from datetime import UTC, datetime
@@ -10,8 +9,6 @@ from typing import Any
 from ndparallel.calibration.kernels import device_of
 from ndparallel.calibration.links import launched
 from ndparallel.calibration.table import ThisMachine
-
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc, malloc/malloc.h
 
 
 def machine(torch: Any, name: str) -> ThisMachine:
@@ -24,14 +21,6 @@ def machine(torch: Any, name: str) -> ThisMachine:
         what = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return ThisMachine(name, memory, launched()[1], f"{what}, measured {today()}", is_gpu)
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep what is freed, as torch does on a GPU. Otherwise large arrays may come from the kernel,
-    page by page, and what ran before decides whether they do (docs/calibration.md)."""
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def today() -> str:

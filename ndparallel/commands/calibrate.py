@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.base.startup import keep_freed_memory
 from ndparallel.calibration import links, machine
 from ndparallel.calibration.kernels import (
     SIZES,
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     budget = Budget(effort.seconds)
     torch = load_torch()
     set_threads(torch, arguments.threads)
-    machine.keep_freed_memory()
+    keep_freed_memory()
     try:
         with links.joined(torch):
             links.agree(torch, budget)

@@ -9,6 +9,7 @@ from typing import Any
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.base.startup import keep_freed_memory
 from ndparallel.calibration import links, machine
 from ndparallel.calibration.kernels import SIZES, Kernel, clock_of, device_of, kernels, load_torch
 from ndparallel.calibration.steps import StepRow, as_runs, rows, steps
@@ -26,7 +27,7 @@ def validate_here(arguments: argparse.Namespace) -> int:
     budget, torch = Budget(SECONDS), load_torch()
     if device_of(torch) == "cpu":
         torch.set_num_threads(1)
-    machine.keep_freed_memory()
+    keep_freed_memory()
     if arguments.cpu_time and links.launched()[0] > 1:
         raise UserError("what processes wait for one another is no CPU time: leave out --cpu-time.")
     try:
