@@ -147,7 +147,7 @@ def one_by_one_broadcast(me: Member, whole: Array, root: int) -> None:
 
 @register("reduce", "one-by-one", lambda p, a, b: a * (p > 1) + (p - 1) * b)
 def one_by_one_reduce(me: Member, whole: Array, root: int, combine: Callable) -> None:
-    """All send to the root, whose door is the bottleneck; it adds up."""
+    """All send to the root, whose incoming line is the bottleneck; it adds up."""
     if me.index == root:
         for other in range(1, me.size):
             me.receive(root + other, whole, combine)
@@ -157,7 +157,7 @@ def one_by_one_reduce(me: Member, whole: Array, root: int, combine: Callable) ->
 
 @register("all_reduce", "naive", lambda p, a, b: 2 * a * (p > 1) + 2 * (p - 1) * b)
 def naive_all_reduce(me: Member, whole: Array, combine: Callable) -> None:
-    """All send to rank 0, whose door is the bottleneck; it adds up, and sends the sum to each in turn."""
+    """All send to rank 0, whose incoming line is the bottleneck; it adds up, and sends each the sum."""
     one_by_one_reduce(me, whole, 0, combine)
     one_by_one_broadcast(me, whole, 0)
 
@@ -184,8 +184,8 @@ def direct_scatter(me: Member, pieces: list[Array], root: int) -> None:
 
 @register("all_to_all", "direct", lambda p, a, b: a * (p > 1) + (p - 1) / p * b)
 def direct_all_to_all(me: Member, outgoing: list[Array], incoming: list[Array]) -> None:
-    """Each sends a part to each, and sends all before it looks at what comes: no door is idle, and latency is
-    paid once."""
+    """Each sends a part to each, and sends all before it looks at what comes: no incoming line is idle, and
+    latency is paid once."""
     p, r = me.size, me.index
     for distance in range(1, p):
         me.send(r + distance, outgoing[(r + distance) % p])

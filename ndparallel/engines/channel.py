@@ -179,7 +179,7 @@ class Channel:
     def begin(self, run: int) -> None:
         self.misuse = None
         self.look()
-        self.forget()
+        self.drop_unread()
         self.run = run
         self.table.set_state(self.rank, RUNNING)
         early, self.early = self.early, []
@@ -204,7 +204,7 @@ class Channel:
         self.look()
         self.flush()
 
-    def forget(self) -> None:
+    def drop_unread(self) -> None:
         """Set the blocks free of messages that nobody has asked for."""
         for inbox in self.inboxes.values():
             for *_, release in inbox:

@@ -126,7 +126,7 @@ class InlineRun:
         self.ready.clear()
         for seat in self.seats.values():
             seat.stack.throw()
-            seat.doors.clear()
+            seat.receivers.clear()
         self.seats.clear()
 
 
@@ -140,7 +140,7 @@ class InlineRank:
         "ready",
         "main",
         "inboxes",
-        "doors",
+        "receivers",
         "awaits",
         "arrived",
         "last_size",
@@ -153,7 +153,7 @@ class InlineRank:
         self.seats, self.ready, self.main = round.seats, round.ready, round.main
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         # by target: its seat, and its inbox for what comes from here
-        self.doors: dict[int, tuple[InlineRank, deque[tuple]]] = {}
+        self.receivers: dict[int, tuple[InlineRank, deque[tuple]]] = {}
         self.awaits: tuple[int, Any] | None = None
         self.arrived: tuple = ()
         self.last_size: Any = None
@@ -166,16 +166,16 @@ class InlineRank:
                 message = (*message[:5], array.copy(), None)
             else:
                 self.last_size = array  # it is only a size, which need not be found out again and again
-        seat, inbox = self.doors.get(target) or self._door(target)
+        seat, inbox = self.receivers.get(target) or self._receiver(target)
         if seat.awaits is None or seat.awaits != (self.rank, message[0]):
             inbox.append(message)
         else:
             seat.awaits, seat.arrived = None, message
             self.ready.append(seat.stack)
 
-    def _door(self, target: int) -> "tuple[InlineRank, deque[tuple]]":
+    def _receiver(self, target: int) -> "tuple[InlineRank, deque[tuple]]":
         seat = self.seats.get(target) or no_such_rank(self.rank, target, len(self.seats))
-        return self.doors.setdefault(target, (seat, seat.inboxes[self.rank]))
+        return self.receivers.setdefault(target, (seat, seat.inboxes[self.rank]))
 
     def wait(self, source: int, what: Any) -> tuple:
         inbox = self.inboxes[source]

@@ -70,9 +70,8 @@ class Table:
     passed between them.
 
     A row is written by its own rank alone. `received` counts the messages that have come from the rank waited
-    for; `taken` those that the program has asked for, once it has ended. A rank
-    whose wait is over stays entered as waiting: that more was sent than it had received tells that it goes
-    on.
+    for; `taken` those that the program has asked for, once it has ended. A rank whose wait is over stays
+    entered as waiting: that more was sent than it had received tells that it goes on.
     """
 
     # state, waits for, received, number of waits; then, by rank, messages sent to it and taken from it

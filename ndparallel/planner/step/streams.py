@@ -133,7 +133,7 @@ class StreamClock:
         self.lines: dict[str, Any] = {}  # when each communication stream is free
         # until when a collective slows compute, and what it counts as
         self.under_way, self.slowed_by = 0.0, ""
-        self.doors: dict[str, Any] = {}  # when its incoming line is, of streams that shift
+        self.incoming: dict[str, Any] = {}  # when its incoming line is, of streams that shift
         # of what was started and not yet waited for, by stream and name
         self.ends: dict[tuple[str, str], deque] = defaultdict(deque)
 
@@ -226,7 +226,8 @@ class StreamClock:
 
     def take_in(self, line: str, coming: OnTheWay) -> Any:
         """Receive a shift, as gpu.receive does: behind what came in before it."""
-        there = self.doors[line] = np.maximum(self.doors.get(line, 0.0), coming.first_byte) + coming.wire
+        free = self.incoming.get(line, 0.0)
+        there = self.incoming[line] = np.maximum(free, coming.first_byte) + coming.wire
         self.lines[line] = np.maximum(self.lines[line], there)
         return np.maximum(there, coming.left)
 
