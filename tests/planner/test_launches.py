@@ -149,3 +149,4 @@ def test_from_a_wait_to_the_next_one_a_kernel_begins_when_it_is_launched():
     waits = [*ahead[:1], (1.0, 0.0, True), *ahead[2:]]
     assert seconds_with_waits(waits) == 11
     assert seconds_with_waits(waits[2:] + waits[:2]) == 11  # passes follow one another
+    assert seconds_with_waits([(2.0, 3.0, True)]) == 5  # a kernel that is waited for counts once
