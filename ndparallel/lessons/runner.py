@@ -10,7 +10,7 @@ Glossary
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -170,12 +170,15 @@ class Runner:
         """Run one strategy and measure it."""
         return self._measured(entry, self._begin(entry))
 
-    def measured_in_turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
-        """Run one strategy after another. While the ranks compute, their reference is made, and the entry
-        before is measured; while they end, the last one is."""
+    def measured_in_turn(self, entries: Sequence[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
+        """Run one strategy after another. While the ranks compute, the next reference is made, and the entry
+        before is measured; while they end, the last one is. So nothing but that is left when they are done.
+        """
         before: tuple[Entry, PendingRun | None] | None = None
+        missing = self._missing_references(entries)
         for entry in entries:
             underway = self._begin(entry)
+            next(missing, None)
             if before:
                 yield self._measured(*before)
             before = entry, underway
@@ -187,9 +190,16 @@ class Runner:
     def _begin(self, entry: Entry) -> PendingRun | None:
         if not entry.job:
             return None
-        underway = self.begin(entry.strategy, entry.job, self._hardware(entry))
-        self.reference(entry.job, entry.strategy.reference)
-        return underway
+        return self.begin(entry.strategy, entry.job, self._hardware(entry))
+
+    def _missing_references(self, entries: Sequence[Entry]) -> Iterator[Reference]:
+        """Make the references that these entries lack, each when it is asked for."""
+        for entry in entries:
+            made = len(self.references)
+            if entry.job:
+                reference = self.reference(entry.job, entry.strategy.reference)
+                if len(self.references) > made:
+                    yield reference
 
     def _hardware(self, entry: Entry) -> Hardware:
         return replace(

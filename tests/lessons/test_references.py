@@ -1,0 +1,33 @@
+"""Claims about when the single GPU's runs are made, which strategies are compared with."""
+
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.lesson import Strategy
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.training.job import Job
+from tests.support.common import SMALL
+
+
+class Diary(Runner):
+    """A runner that writes down what it begins."""
+
+    def begin(self, strategy: Strategy, job: Job, hardware):
+        self.begun = [*getattr(self, "begun", []), f"{strategy.name} of {job.batch}"]
+        return super().begin(strategy, job, hardware)
+
+
+def test_each_begun_run_has_the_next_reference_made_beside_it_so_that_none_is_left_for_the_last():
+    ddp = load("1d_data_parallel").strategies[0]
+    entries = [enter(ddp, Job(model=SMALL, batch=batch), 2) for batch in (4, 4, 4, 8)]
+    with Diary(POCKET, "processes") as runner:
+        rows = [row for row, _ in runner.measured_in_turn(entries)]
+    one, two = "single GPU", entries[0].strategy.name
+    assert runner.begun == [
+        f"{two} of 4",
+        f"{one} of 4",
+        f"{two} of 4",
+        f"{one} of 8",
+        f"{two} of 4",
+        f"{two} of 8",
+    ]
+    assert all(row.max_gradient_difference < 1e-5 for row in rows)
