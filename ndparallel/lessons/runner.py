@@ -171,14 +171,14 @@ class Runner:
         return self._measured(entry, self._begin(entry))
 
     def measured_in_turn(self, entries: Sequence[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
-        """Run one strategy after another. While the ranks compute, the next reference is made, and the entry
-        before is measured; while they end, the last one is. So nothing but that is left when they are done.
-        """
+        """Run one strategy after another. While ranks compute, the next reference is made, and the entry
+        before is measured; while they end, the last one is."""
         before: tuple[Entry, PendingRun | None] | None = None
         missing = self._missing_references(entries)
         for entry in entries:
             underway = self._begin(entry)
-            next(missing, None)
+            if entry.gpus > 1:
+                next(missing, None)
             if before:
                 yield self._measured(*before)
             before = entry, underway

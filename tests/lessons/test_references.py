@@ -3,7 +3,7 @@
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, baseline, enter
 from ndparallel.training.job import Job
 from tests.support.common import SMALL
 
@@ -16,18 +16,16 @@ class Diary(Runner):
         return super().begin(strategy, job, hardware)
 
 
-def test_each_begun_run_has_the_next_reference_made_beside_it_so_that_none_is_left_for_the_last():
+def test_each_run_on_ranks_has_the_next_reference_made_beside_it_so_that_none_is_left_for_the_last():
     ddp = load("1d_data_parallel").strategies[0]
-    entries = [enter(ddp, Job(model=SMALL, batch=batch), 2) for batch in (4, 4, 4, 8)]
+    entries = [
+        baseline(Job(model=SMALL, batch=4)),
+        *(enter(ddp, Job(model=SMALL, batch=batch), 2) for batch in (4, 4, 4, 8)),
+    ]
     with Diary(POCKET, "processes") as runner:
         rows = [row for row, _ in runner.measured_in_turn(entries)]
-    one, two = "single GPU", entries[0].strategy.name
-    assert runner.begun == [
-        f"{two} of 4",
-        f"{one} of 4",
-        f"{two} of 4",
-        f"{one} of 8",
-        f"{two} of 4",
-        f"{two} of 8",
-    ]
+    alone, ours = "single GPU of", f"{ddp.name} of"
+    before_ranks, *begun = runner.begun
+    assert before_ranks == f"{alone} 4"  # the row, which is the reference's
+    assert begun == [f"{ours} 4", f"{alone} 4", f"{ours} 4", f"{alone} 8", f"{ours} 4", f"{ours} 8"]
     assert all(row.max_gradient_difference < 1e-5 for row in rows)
