@@ -184,7 +184,33 @@ class Replay:
             each = [*chain(*(seconds[op] for op in OPS))]
             prices = [each[place] for place in self.price_places]
         reductions = [reduced_by(kind, work) for kind in self.kinds] if work.reductions else []
-        return Tariff(prices, *self.messages(work), work.links_alike, reductions)
+        latency, wire = self.messages(work)
+        free = work.links_alike and self.lines_free(prices, wire[0])
+        return Tariff(prices, latency, wire, free, reductions)
+
+    def lines_free(self, prices: list[float], wire: float) -> bool:
+        """Whether no step ends later because a message finds its line taken, by `wire` seconds of another.
+        Where all that send on a line take as long, none does; where all that receive do, they are busy until
+        the next message is there, be it late."""
+        if min(prices) >= wire:
+            return True
+        return all(any(wire <= min(prices[kind] for kind in kinds) for kinds in ends) for ends in self.lines)
+
+    @cached_property
+    def lines(self) -> list[list[set[int]]]:
+        """By incoming line the kinds of steps that send on it, and of those that receive. They count as one
+        where its messages are not those of one outgoing line, in their order."""
+        sent: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        received: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for receiver, (_, _, sender, line, *_) in enumerate(self.steps, 1):
+            if sender:
+                sent[self.steps[sender - 1][5]].append((sender, receiver))
+                received[line].append((sender, receiver))
+        in_order, lines = [*map(sorted, sent.values())], []
+        for messages in received.values():
+            ends = [{self.steps[step - 1][1] for step in steps} for steps in zip(*messages)]
+            lines.append(ends if messages in in_order else [ends[0] | ends[1]])
+        return lines
 
     @lru_cache(maxsize=8)  # noqa: B019
     def messages(self, work: Work) -> tuple[list[float], list[float]]:

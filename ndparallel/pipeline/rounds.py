@@ -27,7 +27,7 @@ def round_seconds(few: Replay, more: Replay, work: Work) -> tuple[Ends, float] |
     """Time the shorter step; return its ends, and the seconds by which every further round makes them later.
     None where they may differ from round to round."""
     tariff = few.tariff(work)
-    if tariff.reductions or not tariff.finds_lines_free or not (compared := round_before(few, more)):
+    if tariff.reductions or not tariff.lines_free or not (compared := round_before(few, more)):
         return None
     clocks = few.clocks(tariff)
     before, after = ([clocks.ends[step] for step in steps] for steps in zip(*compared))

@@ -33,19 +33,15 @@ class Reduced(NamedTuple):
 
 
 class Tariff(NamedTuple):
-    """Seconds of every kind of step; of a message's first byte, and of the rest of it, by link; whether all
-    links are alike; and what each kind of step reduces, nothing where gradients stay until the step's end."""
+    """Seconds of every kind of step; of a message's first byte, and of the rest of it, by link; whether no
+    step ends later because a message finds its line taken; and what each kind of step reduces, nothing where
+    gradients stay until the step's end."""
 
     prices: list[float]
     latency: list[float]
     wire: list[float]
-    alike: bool
+    lines_free: bool
     reductions: list[Reduced | None]
-
-    @property
-    def finds_lines_free(self) -> bool:
-        """Whether no message finds its line taken, as no step is shorter than a message's time on it."""
-        return self.alike and min(self.prices) >= self.wire[0]
 
 
 class ReplayClocks(NamedTuple):
@@ -64,14 +60,14 @@ def run(steps: list[Step], waits: Waits, tariff: Tariff, clocks: ReplayClocks) -
     """Go on from `clocks`."""
     if tariff.reductions:
         run_beside_reductions(steps, tariff, clocks)
-    elif not tariff.finds_lines_free:
+    elif not tariff.lines_free:
         run_on_lines(steps, tariff, clocks)
     else:
         run_freely(waits, tariff, clocks)
 
 
 def run_freely(waits: Waits, tariff: Tariff, clocks: ReplayClocks) -> None:
-    """Where no message finds its line taken."""
+    """Where no step ends later because a message finds its line taken."""
     prices, travels = tariff.prices, tariff.latency[0] + tariff.wire[0]
     end, ends, add = 0.0, clocks.ends, clocks.ends.append
     for place, sender, before in zip(*waits):

@@ -43,6 +43,44 @@ def test_a_replay_starts_and_ends_as_the_clock_does(name, ranks, rounds, seed, w
         assert {stage: ends.complete[stage] for stage in completed} == pytest.approx(completed, rel=1e-12)
 
 
+def work_with_short_steps(stages: int, seed: int) -> Work:
+    """Every op takes as long as a message is on its line, but on one stage perhaps less."""
+    draw = np.random.default_rng(seed)
+
+    def seconds() -> np.ndarray:
+        each = draw.uniform(0.4, 1, stages)
+        each[draw.integers(stages)] *= draw.choice([0.1, 1])
+        return each
+
+    return Work(seconds(), seconds(), seconds(), latency=0.3, wire=0.4)
+
+
+@given(st.sampled_from(sorted(written())), st.integers(2, 4), st.integers(1, 4), st.integers(0, 999))
+def test_some_steps_may_be_shorter_than_messages_and_yet_no_line_is_waited_for(name, ranks, rounds, seed):
+    replay = Replay(build(name, ranks, rounds * ranks * 2))
+    work = work_with_short_steps(replay.schedule.layout.stages, seed)
+    if replay.tariff(work).lines_free:
+        timing = time_schedule(replay.schedule, work)
+        assert replay.ends(work).end == pytest.approx([end[-1] for end in timing.end], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("forward", "free"),
+    [([0.1, 1, 1], True), ([1, 1, 0.1], True), ([1, 0.1, 1], True), ([0.1, 0.1, 1], False)],
+)
+def test_a_line_is_free_where_all_that_send_on_it_or_all_that_receive_take_as_long_as_a_message(
+    forward, free
+):
+    assert Replay(build("1f1b", 3, 6)).tariff(Work(forward, wire=0.4)).lines_free == free
+
+
+def test_a_line_to_several_ranks_is_free_where_none_of_them_is_shorter_than_a_message():
+    """The middle one of three ranks in a v sends forward to both others."""
+    replay = Replay(build("zb-v", 3, 6))
+    tariffs = (replay.tariff(Work([1, first, 1, 1, 1, 1], wire=0.4)) for first in (0.4, 0.1))
+    assert [tariff.lines_free for tariff in tariffs] == [True, False]
+
+
 def test_a_schedule_is_put_in_order_once():
     assert replay_of("1f1b", 4, 8, None) is replay_of("1f1b", 4, 8, None)
     assert replay_of("1f1b", 4, 8, None).peaks == peak_activations(build("1f1b", 4, 8)) == [4, 3, 2, 1]
