@@ -5,8 +5,9 @@ One plan is timed by its schedule's own actions; an array of plans takes closed 
 short step is timed, and the rounds that follow from it are added (ndparallel/pipeline/rounds.py). So six of
 seven public runs take less than 2 ms, and all but a few of the others less than 2.5: those have several
 chunks on a rank, or mixtures whose layers are long lists. The longest are GPTs of 529.6B (35 ranks of 3
-chunks: 29,400 steps) and 1008B (64 ranks), Llama 3 405B (16 ranks of 8 chunks) and DeepSeek-V3 (a prediction layer besides). The first prediction of a schedule also writes it and puts its
-steps in order: up to 0.3 s for 35 ranks of 3 chunks, and 1 s where the order is searched for.
+chunks: 29,400 steps) and 1008B (64 ranks), Llama 3 405B (16 ranks of 8 chunks) and DeepSeek-V3 (a prediction
+layer besides). The first prediction of a schedule also writes it and puts its steps in order: up to 0.3 s for
+35 ranks of 3 chunks, and 1 s where the order is searched for.
 """
 
 import subprocess
