@@ -112,14 +112,13 @@ def wrong_gradients(
 ) -> str:
     """Say which gradient is not the single GPU's: the first rank, its first such tensor, where it is most
     wrong, and what that usually means."""
-    largest = {name: float(np.abs(whole).max()) for name, whole in reference.items()}
     for result in results:
         for holding in result.value.gradients:
-            for part, difference in zip(holding.pieces(), differences(holding, reference, largest)):
+            for part, difference in zip(holding.pieces(), differences(holding, reference)):
                 if not difference <= tolerance:
                     parameter, elements, array = part
                     right = reference[parameter.name][parameter.index].reshape(-1)[elements]
-                    margin = largest[parameter.name] * tolerance
+                    margin = reference.scales[parameter.name] * tolerance
                     return told(result.rank, parameter.name, array, right, margin, meaning)
     return ""
 

@@ -11,7 +11,8 @@ Glossary
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -22,10 +23,22 @@ from ndparallel.parallel.slices import views
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Holding, Outcome
 
-Tensors = dict[str, np.ndarray]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 # of a layer, one after another, from a weight to its gradient: 8 forward, and twice as many back
 KERNELS = 24
+
+
+class Tensors(dict[str, np.ndarray]):
+    """Whole tensors by name."""
+
+    @cached_property
+    def scales(self) -> dict[str, float]:
+        """What each tensor's difference is relative to: its largest element; that of all tensors where its
+        own is within the rounding of theirs, and so would be zero."""
+        largest = {name: float(np.abs(tensor).max()) for name, tensor in self.items()}
+        most = max(largest.values(), default=0.0)
+        rounding = {name: most * np.finfo(tensor.dtype).eps for name, tensor in self.items()}
+        return {name: own if own > rounding[name] else most for name, own in largest.items()}
 
 
 def tolerance_of(job: Job) -> float:
@@ -44,11 +57,11 @@ def tolerance_of(job: Job) -> float:
 
 def whole_tensors(holdings: Iterable[Holding]) -> Tensors:
     """Return the tensors of a run in which one rank holds all, by name."""
-    return {
-        parameter.name: view
+    return Tensors(
+        (parameter.name, view)
         for holding in holdings
         for parameter, view in views(holding.parameters, holding.array)
-    }
+    )
 
 
 def gradient_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
@@ -61,12 +74,11 @@ def weight_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
 
 def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float:
     """Return the largest relative difference of any tensor on any rank; NaN where one has a NaN."""
-    largest = scales(reference)
-    return worst(each for holding in holdings for each in differences(holding, reference, largest))
+    return worst(each for holding in holdings for each in differences(holding, reference))
 
 
-def differences(holding: Holding, reference: Tensors, largest: Mapping[str, float]) -> Iterator[float]:
-    """Yield max |rank's part - reference| / `largest` of every tensor that has elements in a holding; one
+def differences(holding: Holding, reference: Tensors) -> Iterator[float]:
+    """Yield max |rank's part - reference| / its scale of every tensor that has elements in a holding; one
     subtraction serves all."""
     if not holding.array.size:
         return
@@ -76,17 +88,8 @@ def differences(holding: Holding, reference: Tensors, largest: Mapping[str, floa
     starts = [0, *accumulate(part.size for part in right[:-1])]
     most = np.maximum.reduceat(np.abs(distances, out=distances), starts).tolist()
     for (parameter, _), distance in zip(parts, most):
-        scale = largest[parameter.name]
+        scale = reference.scales[parameter.name]
         yield distance / scale if scale else distance
-
-
-def scales(reference: Tensors) -> dict[str, float]:
-    """Return what each tensor's difference is relative to: its largest element; that of all tensors where its
-    own is within the rounding of theirs, and so would be zero."""
-    largest = {name: float(np.abs(tensor).max()) for name, tensor in reference.items()}
-    most = max(largest.values(), default=0.0)
-    rounding = {name: most * np.finfo(tensor.dtype).eps for name, tensor in reference.items()}
-    return {name: own if own > rounding[name] else most for name, own in largest.items()}
 
 
 def worst(differences: Iterable[float]) -> float:
