@@ -1,33 +1,51 @@
-"""Two steps of one schedule, of which the longer one has a round of microbatches more.
+"""Two steps of one schedule, of which the longer one has rounds of microbatches more.
 
-Idea   A full pipeline does the same again and again. So the longer step is the shorter one with a round put
-       in on every rank, like the round before it. Seconds are sums and maxima of sums: once that round has
+Idea   A full pipeline does the same again and again. So the longer step is the shorter one with rounds put in
+       on every rank, like the round before them. Seconds are sums and maxima of sums: once that round has
        left every rank, and every message that the next one waits for, later by the same seconds than it found
-       them, each round behind it does too, and what follows the last one is so much later.
+       them, each round behind it does too, and what follows the last one is so much later. A schedule that is
+       searched for is made shorter: rounds are taken out of its middle.
 Cost   That of the shorter step; which of its ends are compared is found out once.
 Limit  Only where no message finds its line taken, and gradients stay until the step's end.
 
 Glossary
     place   of a step: how many steps its rank does before it
-    cut     of a rank: the place where the longer step has a round more
+    cut     of a rank: the place where the longer step has rounds more
 """
 
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import isclose
 
+from ndparallel.pipeline.actions import Action
+from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.replay import Ends, Replay
 from ndparallel.pipeline.work import Work
 
 # what a step does: its kind; the rank whose step it waits for, and how many places that one is behind it
 Placed = tuple[int, int, int]
 SAME = 1e-12  # the share by which rounding may part moments that are equal
+ROUNDS = re.compile("(?:FIW)+|(?:FWI)+")  # of one microbatch each
+KEPT = 6  # rounds of a middle that is shortened: ranks are in their stride then, or not for long
 
 
-def round_seconds(few: Replay, more: Replay, work: Work) -> tuple[Ends, float] | None:
+def ends_by_rounds(replay: Replay, work: Work) -> Ends:
+    """Time a step, without the rounds in its middle that follow from those before."""
+    few, rounds = shortened(replay)
+    if rounds and (found := round_seconds(few, replay, work, rounds)):
+        ends, seconds = found
+        return ends.later(rounds * seconds)
+    return replay.ends(work)
+
+
+def round_seconds(few: Replay, more: Replay, work: Work, rounds: int = 1) -> tuple[Ends, float] | None:
     """Time the shorter step; return its ends, and the seconds by which every further round makes them later.
     None where they may differ from round to round."""
     tariff = few.tariff(work)
-    if tariff.reductions or not tariff.lines_free or not (compared := round_before(few, more)):
+    if tariff.reductions or not tariff.lines_free or not (compared := round_before(few, more, rounds)):
         return None
     clocks = few.clocks(tariff)
     before, after = ([clocks.ends[step] for step in steps] for steps in zip(*compared))
@@ -43,15 +61,16 @@ def shift(before: list[float], after: list[float]) -> float | None:
 
 
 @lru_cache(maxsize=64)
-def round_before(few: Replay, more: Replay) -> list[tuple[int, int]]:
-    """The shorter step's own steps that the round put in waits for, each behind the one that the round before
+def round_before(few: Replay, more: Replay, rounds: int = 1) -> list[tuple[int, int]]:
+    """The shorter step's own steps that the rounds put in wait for, each behind the one that the round before
     waits for in its place; none where the longer step is another."""
     (numbers, short), (_, long) = by_rank(few), by_rank(more)
-    length = len(long[0]) - len(short[0])
+    length = (len(long[0]) - len(short[0])) // rounds
     cuts = [first_difference(*both) for both in zip(short, long)]
     waited = {(rank, cut - 1) for rank, cut in enumerate(cuts)}
     for one, other, cut in zip(short, long, cuts):
-        if cut <= length or one[cut - length :] != other[cut:] or not closed(one[:cut], cuts):
+        put_in = rounds * one[cut - length : cut]
+        if cut <= length or one[:cut] + put_in + one[cut:] != other or not closed(one[:cut], cuts):
             return []
         waited |= {(rank, place - back) for place, (_, rank, back) in enumerate(other[cut:], cut)}
     ends = [(rank, place) for rank, place in waited if place < cuts[rank]]
@@ -82,3 +101,34 @@ def first_difference(short: list[Placed], long: list[Placed]) -> int:
 def closed(steps: list[Placed], cuts: list[int]) -> bool:
     """Whether a rank's steps before its cut wait for none behind another's."""
     return all(place - back < cuts[rank] for place, (_, rank, back) in enumerate(steps))
+
+
+@lru_cache(maxsize=8)
+def shortened(replay: Replay) -> tuple[Replay, int]:
+    """A schedule without most of the rounds in its middle, and how many it lacks; itself where it has few."""
+    schedule = replay.schedule
+    middles = [middle(actions) for actions in schedule.actions]
+    rounds = min(length for _, length in middles) - KEPT
+    actions = [
+        renumbered(each[:start] + each[start + 3 * rounds :])
+        for each, (start, _) in zip(schedule.actions, middles)
+    ]
+    shorter = replace(schedule, microbatches=schedule.microbatches - rounds, actions=actions)
+    return (replay, 0) if rounds < 1 or explain(shorter) else (Replay(shorter), rounds)
+
+
+def middle(actions: Sequence[Action]) -> tuple[int, int]:
+    """Where a rank's longest row of rounds begins, and how many they are."""
+    rows = [row.span() for row in ROUNDS.finditer("".join(action.op for action in actions))]
+    start, stop = max(rows, key=lambda row: row[1] - row[0], default=(0, 0))
+    return start, (stop - start) // 3
+
+
+def renumbered(actions: Iterable[Action]) -> list[Action]:
+    """The same without gaps: each op on a stage counts its microbatches."""
+    done: Counter[tuple[str, int]] = Counter()
+    numbered = []
+    for op, stage, _ in actions:
+        numbered.append(Action(op, stage, done[op, stage]))
+        done[op, stage] += 1
+    return numbered

@@ -1,14 +1,17 @@
 """Rounds of a full pipeline are added to a short step only where they follow from it to the last digit."""
 
 from dataclasses import replace
+from functools import lru_cache
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ndparallel.pipeline.catalog import RECIPES, build, written
 from ndparallel.pipeline.replay import Ends, Replay
-from ndparallel.pipeline.rounds import round_before, round_seconds
+from ndparallel.pipeline.rounds import ends_by_rounds, round_before, round_seconds, shortened
+from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Reduction, Work
 from tests.pipeline.test_replay import random_work
 
@@ -87,3 +90,58 @@ def test_messages_that_find_lines_taken_and_gradients_on_their_way_are_timed_to_
     assert round_seconds(few, more, Work(1.0, 0.5, 0.5, wire=0.9))
     assert round_seconds(few, more, Work(1.0, 0.5, 0.5, wire=1.1)) is None
     assert round_seconds(few, more, Work(reductions=[Reduction(0.1, 0.1, 0.0)] * 2)) is None
+
+
+def work_with_most_on_the_last(ranks: int, latency: float = 0.05) -> Work:
+    forward, inputs, weights = ([each] * (ranks - 1) + [each * 1.5] for each in (1.0, 1.1, 0.9))
+    return Work(forward, inputs, weights, latency=latency, wire=0.02)
+
+
+@lru_cache
+def searched(ranks: int, microbatches: int, memory: int) -> Replay:
+    work = work_with_most_on_the_last(ranks)
+    return Replay(search(ranks, microbatches, work, memory_limit=memory * ranks))
+
+
+def test_most_of_a_searched_schedules_microbatches_are_rounds_in_its_middle():
+    for microbatches in (32, 64):
+        few, rounds = shortened(searched(3, microbatches, 2))
+        assert few.schedule.microbatches + rounds == microbatches
+        assert few.schedule.microbatches <= 16
+        assert round_before(few, searched(3, microbatches, 2), rounds)
+
+
+@given(st.sampled_from([1, 2]), st.integers(2, 4), st.integers(0, 99), st.booleans())
+def test_a_searched_schedule_ends_when_it_does_with_every_round_timed(memory, ranks, seed, alike):
+    """On seconds that it was not made for: its last rank has most to do of all, or not."""
+    replay = searched(ranks, 40, memory)
+    draw = np.random.default_rng(seed)
+    seconds = draw.uniform(0.3, 1, (3, 1 if alike else ranks)) * ([1] * (ranks - 1) + [1.5])
+    work = Work(*seconds, latency=draw.uniform(0, 0.1), wire=draw.uniform(0, 0.1))
+    assert same(ends_by_rounds(replay, work), replay.ends(work))
+
+
+def test_rounds_are_added_to_a_searched_schedule_where_they_last_as_long_as_the_last_ranks_work():
+    few, rounds = shortened(replay := searched(3, 40, 2))
+    found = round_seconds(few, replay, work_with_most_on_the_last(3), rounds)
+    assert found and found[1] == pytest.approx(1.5 * 3)
+    assert round_seconds(few, replay, work_with_most_on_the_last(3, latency=2.0), rounds) is None
+
+
+def test_a_round_that_is_done_otherwise_is_timed():
+    few, rounds = shortened(replay := searched(3, 40, 2))
+    first, *others = replay.schedule.actions
+    middle = len(first) // 2
+    changed = [*first[:middle], first[middle + 1], first[middle], *first[middle + 2 :]]
+    other = Replay(replace(replay.schedule, actions=[changed, *others]))
+    assert round_before(few, replay, rounds) and not round_before(few, other, rounds)
+    assert shortened(other)[1] < rounds
+
+
+@pytest.mark.parametrize("name", sorted(written()))
+def test_any_schedule_can_be_asked_for_rounds_in_its_middle(name):
+    """Of those written, ZB-H1 and ZB-H2 have rounds of one microbatch; in a v two stages take turns."""
+    replay = Replay(build(name, 4, 40))
+    work = random_work(replay.schedule.layout.stages, 4, 1, 0.1)
+    assert bool(shortened(replay)[1]) == (name in ("zb-h1", "zb-h2"))
+    assert same(ends_by_rounds(replay, work), replay.ends(work))

@@ -24,6 +24,7 @@ import numpy as np
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.pipeline.replay import Ends, Replay
+from ndparallel.pipeline.rounds import ends_by_rounds
 from ndparallel.pipeline.search import check_size, search
 from ndparallel.pipeline.work import Reduction, Work
 from ndparallel.planner.job import Plan
@@ -140,7 +141,7 @@ class PipelineTimer(ScheduleTimer):
         is the end of its own span (2401.10241, section 4)."""
         if not self.plan.recipe.is_searched:
             return self.ends_after_rounds(durations)
-        ends = self.whole.ends(durations)
+        ends = ends_by_rounds(self.whole, durations)
         longest = max(end - start for start, end in zip(ends.start, ends.end))
         later = [longest - end for end in ends.end]
         complete = [
@@ -204,7 +205,7 @@ class PipelineTimer(ScheduleTimer):
         as busy wait for one another, and is timed."""
         busiest = max(self.work_by_rank)
         if self.plan.recipe.is_searched:
-            ends = self.whole.ends(self.silent)
+            ends = ends_by_rounds(self.whole, self.silent)
             return max(end - start for start, end in zip(ends.start, ends.end)), busiest
         if not self.unlike_stages:  # the shortest step that leaves whole rounds
             first = min(self.microbatches, self.per_round + self.microbatches % self.per_round)
