@@ -106,13 +106,16 @@ class Pricing:
         """Price a list; its launches are a lower bound."""
         parts, taken = TimeBreakdown(compute=0.0), []
         for item in items:
-            kind, seconds, launched = priced_once(item, self.items, self.seconds_of)
+            kind, seconds, launched = self.item(item)
             parts[kind] = parts.get(kind, 0.0) + seconds
             taken.append(launched)
         if self.launch_cost:
             parts.launch_seconds = sum(cpu for cpu, _, _ in taken)
             parts["launch"] = larger(0, seconds_with_waits(taken) - parts.total)
         return parts
+
+    def item(self, item: Any) -> tuple[str, Any, tuple[Any, Any, bool]]:
+        return priced_once(item, self.items, self.seconds_of)
 
     def seconds_of(self, item: Any) -> tuple[str, Any, tuple[Any, Any, bool]]:
         """What an item of a list counts as, its seconds, and these behind the CPU's, with whether the CPU
@@ -160,9 +163,10 @@ class Pricing:
     def exposed(self, exchange: CollectiveOp):
         """What is left of a collective beside its operation: at least one of its chunks, or what it slows the
         operation by."""
+        whole = self.whole(exchange)
         if exchange.beside is None:
-            return self.whole(exchange)
-        whole, beside = self.whole(exchange._replace(beside=None)), self.seconds(exchange.beside)
+            return whole
+        _, beside, _ = self.item(exchange.beside)
         left = larger(whole - beside, whole / exchange.chunks)
         return larger(left, lost_to(whole, beside, self.slowdown))
 
