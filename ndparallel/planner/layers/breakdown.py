@@ -5,6 +5,7 @@ Glossary
 """
 
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,11 @@ class TimeBreakdown(dict[str, Any]):
         return other
 
 
-def total(parts: Iterable[TimeBreakdown]) -> TimeBreakdown:
+def total(parts: Iterable[TimeBreakdown], times: Iterable[int] = repeat(1)) -> TimeBreakdown:
+    """The sum of parts, each as many times."""
     result = TimeBreakdown()
-    for part in parts:
+    for part, factor in zip(parts, times):
         for kind, seconds in part.items():
-            result[kind] = result.get(kind, 0.0) + seconds
-        result.launch_seconds = result.launch_seconds + part.launch_seconds
+            result[kind] = result.get(kind, 0.0) + factor * seconds
+        result.launch_seconds = result.launch_seconds + factor * part.launch_seconds
     return result

@@ -65,6 +65,7 @@ class FrameworkWorkload:
     pricing: Pricing
     layers: tuple[int, ...] = ()  # of every stage; none: split evenly
     kinds_seen: dict[str, BucketCost] = field(default_factory=dict)
+    passes_seen: dict[str, tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown]] = field(default_factory=dict)
 
     @property
     def machine(self) -> Pricing:
@@ -92,10 +93,17 @@ class FrameworkWorkload:
         share = share_in_pairs(plan.microbatches(self.job), plan.pp, plan.chunks)
         return in_pairs(unit, share, self.pricing.slowdown)
 
+    def passes(self, kind: str) -> tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown]:
+        """F, I and W of a unit."""
+        if kind not in self.passes_seen:
+            forward, again, inputs, weights = self.unit(kind)
+            self.passes_seen[kind] = forward, again + inputs, weights
+        return self.passes_seen[kind]
+
     def unit_cost(self, kind: str) -> UnitCost:
         """A unit's passes, of which nobody asks here in which order their items are."""
-        unit = self.unit(kind)
-        return UnitCost([unit.forward.plain], [unit.backward.plain], [unit.backward_weight.plain])
+        forward, inputs, weights = self.passes(kind)
+        return UnitCost([forward.plain], [(inputs + weights).plain], [weights.plain])
 
     def buckets(self, stage: int) -> list[BucketCost]:
         """Buckets of one stage, the last unit's first."""
@@ -165,12 +173,9 @@ class FrameworkWorkload:
 
     def stage_seconds(self, kinds: Sequence[str]) -> list[TimeBreakdown]:
         """F, I and W of a stage with these units."""
-        units = [(self.unit(kind), count) for kind, count in Counter(kinds).items()]
-        passes = [
-            (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) for unit, _ in units
-        ]
+        counts = Counter(kinds)
         forward, inputs, weights = (
-            total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)
+            total(column, counts.values()) for column in zip(*map(self.passes, counts))
         )
         weights = weights + self.adding(kinds) if self.plan.zero == 3 else weights
         return [forward + self.shared_amax, inputs + self.shared_amax, weights]
