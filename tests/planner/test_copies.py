@@ -191,13 +191,8 @@ def of_context_parallelism(stack):
 
 def test_without_context_parallelism_nothing_is_merged():
     job = TrainingJob(LLAMA, H100, find_stack("torchtitan"), 8192, 8)
-    items = [
-        item
-        for one in LayerLists(LLAMA, Plan(tp=8).share(job), job.stack).unit("dense", "none")
-        for item in one
-    ]
-    merges = [item for item in items if item.name == "merge blocks"]
-    assert H100.seconds(merges[0]) == H100.seconds(merges[1]) == 0
+    passes = LayerLists(LLAMA, Plan(tp=8).share(job), job.stack).unit("dense", "none")
+    assert "merge blocks" not in {item.name for items in passes for item in items}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.layers.operations import SCORE_DROPOUT, SINGLE, CollectiveOp, Start, Wait
 from ndparallel.planner.layers.parts import LayerParts
-from ndparallel.planner.numbers import larger
+from ndparallel.planner.numbers import anywhere, larger
 
 SHORT_ATTENTION = ("cudnn-fp8", "float8")  # Blackwell's kernel, and the type of what it multiplies
 # passes over the rank's part of attention's result, and kernels, that merge one block in float32, forward and
@@ -41,6 +41,8 @@ class AttentionLists(LayerParts):
         if self.stack.attention == "masked" and not self.stack.cp_gathers:
             return self.ring_backward() if backward else self.ring_forward()
         core = self.core_backward() if backward else self.core_forward()
+        if not anywhere(self.share.cp > 1):
+            return core
         size = self.keys_and_values_bytes
         if self.stack.cp_gathers and self.stack.cp_merges:
             return self.merged(core, backward)

@@ -20,7 +20,7 @@ from ndparallel.planner.job import Share
 from ndparallel.planner.launches import SmallKernel, small_kernels
 from ndparallel.planner.layers.operations import PASSES, CollectiveOp, Start, Wait
 from ndparallel.planner.models.shape import NORM_PLACES, Linear, ModelShape
-from ndparallel.planner.numbers import larger
+from ndparallel.planner.numbers import anywhere, larger
 from ndparallel.planner.software import Stack
 
 ATTENTION, MLP = 0, 1  # the halves of a layer
@@ -198,6 +198,8 @@ class LayerParts:
 
     def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list:
         """Sum the parts that a row matrix makes, or the dgrad of column matrices."""
+        if not anywhere(self.share.tp > 1):
+            return []
         collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
         overlap = self.stack.tp_overlap
         whole = backward and overlap in ("backward", "all")

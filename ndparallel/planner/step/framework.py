@@ -142,7 +142,8 @@ class FrameworkWorkload:
     def exchanges(
         self, name: str, collective: str, elements: tuple[Any, Any], size: int
     ) -> list[CollectiveOp]:
-        """Over dp what its ranks share; over fewer ranks the experts. A layer of weights may take several."""
+        """Over dp what its ranks share; over fewer ranks the experts; nothing over one. A layer of weights
+        may take several."""
         shared, experts = elements
         group, parts = ("shards", self.job.stack.collectives_per_layer) if self.plan.zero == 3 else ("dp", 1)
         named = [
@@ -154,7 +155,7 @@ class FrameworkWorkload:
             named.append(CollectiveOp(f"{name} of replicas", "all_reduce", "replicas", shard))
         if isinstance(experts, np.ndarray) or experts:
             named.append(CollectiveOp(f"{name} of experts", collective, "experts_dp", experts * size))
-        return named
+        return [each for each in named if anywhere(self.pricing.groups.links(each.group).ranks > 1)]
 
     # ---- the pipeline
 
