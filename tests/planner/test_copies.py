@@ -95,7 +95,7 @@ def test_torch_copies_what_tp_gathers_of_several_sequences_and_all_that_it_sums(
     stack = find_stack(software)
     share = Plan(tp=4, sequence_parallel=True, micro_batch=sequences).share(job_of(stack))
     lists = LayerLists(LLAMA, share, stack)
-    forward, backward = lists.attention_forward(), lists.attention_backward()
+    forward, backward = lists.attention_forward, lists.attention_backward
     copies = [
         sum(item.kernels for item in items if item.name == "join parts") for items in (forward, backward)
     ]

@@ -53,10 +53,10 @@ class LayerLists(AttentionLists, ExpertLists):
 
     def written(self, experts: bool, recompute: str) -> Layer:
         last = self.experts_forward() if experts else self.mlp_forward()
-        first = self.attention_forward()
+        first = self.attention_forward
         backward = [
             *(self.experts_backward() if experts else self.mlp_backward()),
-            *self.attention_backward(),
+            *self.attention_backward,
         ]
         first, last = first + self.small("attention", False), last + self.small("mlp", False)
         backward += self.small("mlp", True) + self.small("attention", True)
@@ -66,7 +66,7 @@ class LayerLists(AttentionLists, ExpertLists):
         return Layer(*map(self.with_casts, lists)) if self.share.number_type.kernels else lists
 
     def layer_weights(self, experts: bool) -> list:
-        first = self.weights(self.attention())
+        first = self.attention_weights
         last = self.experts_weights() if experts else self.weights(self.shape.mlp(self.shape.ffn))
         return last + first if self.stack.in_order else first + last
 
@@ -132,8 +132,9 @@ class LayerLists(AttentionLists, ExpertLists):
             shares[matrix.name] = sum(part for part in parts if next(places) % 2 == 0) / sum(parts)
         return shares
 
-    # ---- attention
+    # ---- attention, which dense layers and mixtures have alike
 
+    @cached_property
     def attention_forward(self) -> list:
         *into, out = self.attention()
         products, result = [self.product(matrix, "forward") for matrix in into], self.product(out, "forward")
@@ -149,6 +150,7 @@ class LayerLists(AttentionLists, ExpertLists):
             self.residual(False),
         ]
 
+    @cached_property
     def attention_backward(self) -> list:
         *into, out = self.attention()
         back, products = (
@@ -168,6 +170,10 @@ class LayerLists(AttentionLists, ExpertLists):
             *self.norms_before(ATTENTION, True),
         ]
         return self.with_residual(half)
+
+    @cached_property
+    def attention_weights(self) -> list:
+        return self.weights(self.attention())
 
     def rotary(self, backward: bool) -> list[Operation]:
         if self.shape.position != "rotary":
