@@ -16,7 +16,6 @@ Glossary
     link       from which rank to which, as one number
 """
 
-from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -92,13 +91,12 @@ class Replay:
     @cached_property
     def waits(self) -> Waits:
         """What each step waits for."""
-        columns, last, current = (array("i"), array("i"), array("i")), [0] * self.schedule.ranks, 0
+        waits, last = Waits([], [], []), [0] * self.schedule.ranks
         for number, (rank, kind, sender, *_) in enumerate(self.steps, 1):
-            before = 0 if rank == current else last[rank] or sender
-            for column, each in zip(columns, (kind, sender, before)):
-                column.append(each)
-            current, last[rank] = rank, number
-        return Waits(*columns)
+            for row, each in zip(waits, (kind, sender, last[rank] or sender)):
+                row.append(each)
+            last[rank] = number
+        return waits
 
     @property
     def kinds(self) -> dict[Kind, int]:

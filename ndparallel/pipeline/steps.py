@@ -6,7 +6,6 @@ Cost   A tenth of a microsecond a step, thrice that where messages may wait for 
 Glossary: see `ndparallel.pipeline.replay`.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ndparallel.pipeline.work import Reduction
@@ -16,12 +15,12 @@ Step = tuple[int, int, int, int, int, int, int]
 
 
 class Waits(NamedTuple):
-    """By step the place of its price, its sender, and the step before it on its rank, 0 where that is the one
-    before it in the order: rows of numbers, as a long list of tuples does not stay in a processor's cache."""
+    """By step the place of its price, its sender, and the step before it on its rank, its sender where it is
+    the first: rows of numbers, as a long list of tuples does not stay in a processor's cache."""
 
-    prices: Sequence[int]
-    senders: Sequence[int]
-    before: Sequence[int]
+    prices: list[int]
+    senders: list[int]
+    before: list[int]
 
 
 class Reduced(NamedTuple):
@@ -68,16 +67,11 @@ def run(steps: list[Step], waits: Waits, tariff: Tariff, clocks: ReplayClocks) -
 
 def run_freely(waits: Waits, tariff: Tariff, clocks: ReplayClocks) -> None:
     """Where no step ends later because a message finds its line taken."""
-    prices, travels = tariff.prices, tariff.latency[0] + tariff.wire[0]
-    end, ends, add = 0.0, clocks.ends, clocks.ends.append
+    prices, travels, ends = tariff.prices, tariff.latency[0] + tariff.wire[0], clocks.ends
+    ends[0] = -travels  # nobody sends what the first step waits for: it is there at 0
     for place, sender, before in zip(*waits):
-        if before:
-            end = ends[before]
-        there = ends[sender] + travels
-        if there > end:
-            end = there
-        end += prices[place]
-        add(end)
+        start, there = ends[before], ends[sender] + travels
+        ends.append((there if there > start else start) + prices[place])
 
 
 def run_on_lines(steps: list[Step], tariff: Tariff, clocks: ReplayClocks) -> None:
