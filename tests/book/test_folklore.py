@@ -43,6 +43,18 @@ def test_claims_are_numbered_through_and_there_are_all_that_circulate_most():
     assert [words for words in (*circulating, "multiplicatively") if words not in claims] == []
 
 
+def test_what_claim_8_calls_fastest_and_slower_is_so_by_its_own_numbers():
+    said = TEXT[TEXT.index("**8.**") :]
+    times = re.search(
+        r"(\d+) ms for DDP, (\d+) ms for ZeRO-1 and (\d+) ms for\s+FSDP: FSDP is the fastest", said
+    )
+    assert times and float(times[3]) < min(float(times[1]), float(times[2]))
+    parts = re.search(r"FSDP waits longer\s+for messages, ([\d.]+) ms against ([\d.]+) ms", said)
+    assert parts and float(parts[1]) > float(parts[2])
+    many = re.search(r"it is slower than ZeRO-1: ([\d.]+) s against ([\d.]+) s", said)
+    assert many and float(many[1]) > float(many[2])
+
+
 @pytest.mark.parametrize(
     ("number", "verdict", "finding"), [(number, verdict, finding) for number, _, verdict, finding in CLAIMS]
 )
