@@ -1,6 +1,7 @@
 """The options that every lesson and `compare` share, and what they mean."""
 
 import argparse
+from argparse import SUPPRESS
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,8 @@ TIMELINES = ("auto", "all", "none")
 
 
 def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> None:
-    """Add the options; `gpus` is the default, None where each strategy comes with its own."""
+    """Add the options; `gpus` is the default, None where each strategy comes with its own.
+    Where it is 1 there is no other, and --help leaves it out."""
     add_cluster_options(parser, gpus)
     add_model_options(parser)
     add_batch_options(parser)
@@ -49,7 +51,7 @@ def add_cluster_options(parser: argparse.ArgumentParser, gpus: int | None) -> No
         type=int,
         default=gpus,
         metavar="N",
-        help=f"how many GPUs (default {gpus or 'what each lesson takes'})",
+        help=SUPPRESS if gpus == 1 else f"how many GPUs (default {gpus or 'what each lesson takes'})",
     )
     option(
         "--gpus-per-node",

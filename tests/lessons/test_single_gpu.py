@@ -124,6 +124,8 @@ def test_more_than_twice_the_time_is_told_in_plain_digits(capsys):
 def test_one_gpu_is_not_several(capsys):
     assert main(load("0d_single_gpu"), ["--gpus", "2"]) == 2
     assert "0D is one GPU, and --gpus asks for 2" in capsys.readouterr().err
+    assert main(load("0d_single_gpu"), ["--help"]) == 0
+    assert "--gpus " not in capsys.readouterr().out
 
 
 def test_every_lesson_runs_the_single_gpu_by_its_name_too(capsys):
