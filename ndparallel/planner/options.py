@@ -12,6 +12,7 @@ from typing import Any
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
+from ndparallel.base.words import listed
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
@@ -256,15 +257,17 @@ def plan_from(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
 def data_parallel(arguments: argparse.Namespace, others: int) -> int:
     """What the GPUs leave for dp. Raises UserError where that is no whole number, or not what was asked
     for."""
-    wanted = arguments.dp or arguments.gpus // others
-    if wanted * others != arguments.gpus:
-        near = max(others, round(arguments.gpus / others) * others)
-        raise UserError(
-            f"tp*pp*cp = {others} and dp={max(wanted, 1)} make {others * max(wanted, 1)} GPUs, not "
-            f"{arguments.gpus}; "
-            f"the nearest number of GPUs that these degrees can fill is {near}."
-        )
-    return wanted
+    gpus, wanted = arguments.gpus, arguments.dp
+    left, rest = divmod(gpus, others)
+    if wanted is None and rest:
+        near = [str(some * others) for some in (left, left + 1) if some]
+        nearest = f"nearest {'are' if left else 'is'} {listed(near)}"
+        raise UserError(f"{gpus} GPUs are no multiple of tp*pp*cp = {others}; the {nearest}.")
+    if wanted is not None and wanted * others != gpus:
+        leave = "" if rest else f"leave dp out (it is then {left}), or "
+        made = f"tp*pp*cp = {others} times dp = {wanted} is {others * wanted} GPUs, not {gpus}"
+        raise UserError(f"{made}: {leave}take --gpus {others * wanted}.")
+    return left
 
 
 def stage_layers_from(given: str | tuple[int, ...]) -> tuple[int, ...]:

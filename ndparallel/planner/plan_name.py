@@ -123,4 +123,5 @@ def schedule(part: str) -> dict[str, Any]:
         name, chunks = part[:split], part[split:]
         if name in RECIPES and RECIPES[name].chunks is None and re.fullmatch(r"\d{1,4}", chunks):
             return {"schedule": name, "chunks": int(chunks)}
-    raise unknown("part of a plan's name", part, [*RECIPES, *RECOMPUTE[1:], "sp", *NUMBERED])
+    there_are = unknown("part of a plan's name", part, [*RECIPES, *RECOMPUTE[1:], "sp", *NUMBERED])
+    raise UserError(f"{there_are} Degrees stand first, joined by x: {SYNTAX}.")

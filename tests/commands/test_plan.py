@@ -166,13 +166,17 @@ def test_hsdp_talks_less_across_nodes_than_fsdp_and_holds_more(capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--tp", "16"], "nearest number of GPUs"),
-        (["--dp", "3"], "make 3 GPUs, not 8"),
+        (["--tp", "16"], "8 GPUs are no multiple of tp*pp*cp = 16; the nearest is 16."),
+        (
+            ["--tp", "2", "--dp", "3"],
+            "tp*pp*cp = 2 times dp = 3 is 6 GPUs, not 8: leave dp out (it is then 4), or take --gpus 6.",
+        ),
+        (["--tp", "2", "--dp", "4", "--gpus", "9"], "dp = 4 is 8 GPUs, not 9: take --gpus 8."),
         (["--ep", "2"], "has no experts"),
         (["--gpus", "5", "--tp", "5"], "cannot cut 32 heads; nearest: 4 or 8"),
         (["--gpus", "8", "--tp", "5"], "cannot cut 32 heads; nearest: 4 or 8"),
         (["--gpus", "8", "--cp", "3"], "which 4096 tokens are no multiple of; nearest: 2 or 4."),
-        (["--pp", "3"], "make 6 GPUs, not 8"),
+        (["--pp", "3"], "8 GPUs are no multiple of tp*pp*cp = 3; the nearest are 6 and 9."),
         (["--dp", "8", "--global-batch", "12"], "nearest batch that can is 16"),
         (["--schedule", "1f2b"], "Did you mean '1f1b'?"),
         (["--pp", "8", "--chunks", "8"], "32 layers cannot fill 64 stages"),

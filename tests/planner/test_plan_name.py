@@ -66,6 +66,7 @@ def test_names_are_short_and_say_what_a_launch_script_would():
         ("TP8,zer1", "Did you mean 'zero'"),
         ("TP8,interleavd2", "Did you mean 'interleaved'"),
         ("TP8,zb-h12", "Did you mean 'zb-h2'"),
+        ("TP2,DP4", "joined by x: write it as in TP8xPP4xDP16,zero1"),
         ("TP8xTP4", "gives tp twice"),
         ("TP8,zero1,zero3", "gives zero twice"),
         ("", "no degree"),
@@ -125,7 +126,7 @@ def test_explain_takes_the_smallest_job_of_the_degrees_where_none_is_given(capsy
     ("options", "said"),
     [
         (["--plan", "TP8", "--zero", "1"], "leave it out, or --zero"),
-        (["--plan", "TP8xDP8"], "make 64 GPUs, not 32"),
+        (["--plan", "TP8xDP8"], "is 64 GPUs, not 32"),
         (["--plan", "TP7xDP1"], "tp=7 cannot"),
     ],
 )
