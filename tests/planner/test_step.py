@@ -149,6 +149,37 @@ def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedul
     assert timer.ends_after_rounds(durations).end == pytest.approx(exact, rel=1e-2)
 
 
+@given(st.integers(2, 6), st.integers(1, 20), st.integers(0, 9999))
+def test_one_microbatch_tells_a_silent_1f1b_whose_last_rank_never_waits(pp, microbatches, seed):
+    """Ranks may be as unlike as can be: some forward passes take as long as another rank's microbatch."""
+    timer = PipelineTimer(workload_of(job(global_batch=microbatches), Plan(pp=pp)))
+    draw = np.random.default_rng(seed)
+    forward, backward = draw.uniform(0, [[2 - draw.integers(2)], [1]], (2, pp))
+    last = draw.uniform(0.8, 1.2) * max(forward + backward)  # the last rank may be the busiest
+    backward[-1] = max(last - forward[-1], 0)
+    timer.silent, timer.last = Work(forward.tolist(), backward.tolist(), [0.0] * pp), 0
+    if timer.last_never_waits:
+        exact = timer.replay(microbatches).ends(timer.silent).end[0]
+        assert timer.without_messages[0] == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "never"),
+    [
+        ([1, 1, 1, 2], [1, 1, 1, 1], True),
+        ([2, 1, 1, 1], [2, 1, 1, 1], False),  # the first rank is the busiest
+        ([0, 3, 0, 2], [3, 0, 0, 1], False),  # a forward pass is longer than another rank's microbatch
+    ],
+)
+def test_1f1bs_last_rank_never_waits_if_it_is_the_busiest_and_no_forward_pass_is_long(
+    forward, backward, never
+):
+    timer = PipelineTimer(workload_of(job(global_batch=6), Plan(pp=4)))
+    timer.silent = Work(forward, backward, [0] * 4)
+    one, all_of_them = (timer.replay(microbatches).ends(timer.silent).end[0] for microbatches in (1, 6))
+    assert timer.last_never_waits == never == (all_of_them == one + 5 * max(timer.work_by_rank))
+
+
 def test_of_very_many_microbatches_some_are_drawn_and_the_title_says_so():
     drawn = timeline_of(predict(job(global_batch=2**25), Plan(pp=4, dp=2, zero=1)))
     assert "16384 of its 16777216 microbatches" in drawn.name

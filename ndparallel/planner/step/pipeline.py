@@ -198,6 +198,14 @@ class PipelineTimer(ScheduleTimer):
         inner = self.work_by_stage[1:-1]
         return self.plan.chunks > 1 and max(inner) > min(inner) * (1 + UNLIKE)
 
+    @property
+    def last_never_waits(self) -> bool:
+        """Whether 1F1B's last rank, without messages, works without a stop from its first microbatch on. As
+        the busiest it sends gradients up at its own pace, which leaves every rank time for the next forward
+        pass; and the first gradient comes behind the forward passes before it, if none is long."""
+        longest_forward, work = max(seconds_of(self.silent)[0]), self.work_by_rank
+        return is_plain(self.plan) and work[-1] == max(work) and longest_forward <= min(work)
+
     @cached_property
     def without_messages(self) -> tuple[float, float]:
         """When the last rank would end if messages took no time, and the pipeline's pace then: that of the
@@ -208,7 +216,8 @@ class PipelineTimer(ScheduleTimer):
             ends = ends_by_rounds(self.whole, self.silent)
             return max(end - start for start, end in zip(ends.start, ends.end)), busiest
         if not self.unlike_stages:  # the shortest step that leaves whole rounds
-            first = min(self.microbatches, self.per_round + self.microbatches % self.per_round)
+            whole = min(self.microbatches, self.per_round + self.microbatches % self.per_round)
+            first = 1 if self.last_never_waits else whole
             end = self.replay(first).ends(self.silent).end[self.last]
             return end + (self.microbatches - first) * busiest, busiest
         if paced := self.paced(self.silent):
@@ -251,9 +260,13 @@ class PipelineTimer(ScheduleTimer):
 
 def overlaps_messages(work: Workload) -> bool:
     """Whether messages between stages travel beside compute."""
-    stack, plan = work.job.stack, work.plan
-    plain = plan.schedule == default_schedule(1) and plan.chunks == 1
-    return stack.pp_overlap and not (stack.pp_overlaps_chunks and plain)
+    stack = work.job.stack
+    return stack.pp_overlap and not (stack.pp_overlaps_chunks and is_plain(work.plan))
+
+
+def is_plain(plan: Plan) -> bool:
+    """Whether it is 1F1B with one stage on each rank."""
+    return plan.schedule == default_schedule(1) and plan.chunks == 1
 
 
 def stage_reduction(work: Workload, stage: int) -> tuple[float, Reduction]:
