@@ -63,9 +63,13 @@ class Report:
 
     def speedup(self, row: Measurement) -> float | None:
         """Step of the single GPU / step of this strategy; None where one of them has none."""
-        baseline = row.baseline or self.baseline
-        base = baseline and baseline.step_seconds
+        base = self.seconds_alone(row)
         return base / row.step_seconds if base and row.step_seconds else None
+
+    def seconds_alone(self, row: Measurement) -> float | None:
+        """Step of the single GPU that does the same work."""
+        baseline = row.baseline or self.baseline
+        return baseline and baseline.step_seconds
 
     def efficiency(self, row: Measurement) -> float | None:
         speedup = self.speedup(row)
@@ -158,7 +162,8 @@ class Report:
     def remarks(self) -> list[str]:
         """What the numbers say that a reader of the table must not miss, each as one sentence."""
         each = (remark for row in self.strategies for remark in self._remarks(row))
-        return [*self.notes, *self._missing(), *self._slower(), *each, *self._overloaded()]
+        before = *self.notes, *self._missing(), *self._other_work(), *self._slower()
+        return [*before, *each, *self._overloaded()]
 
     def _missing(self) -> Iterator[str]:
         """Why there are no numbers; rows with the same reason together."""
@@ -176,6 +181,16 @@ class Report:
                 yield (
                     f"Speedups are against a {self.baseline.name} that has all the memory it needs ({need})."
                 )
+
+    def _other_work(self) -> Iterator[str]:
+        """The steps that speedups divide, of work that is not the table's single GPU's."""
+        names: dict[str, list[str]] = {}
+        for row in self.strategies:
+            names.setdefault(si_or_dash(self.seconds_alone(row), "s"), []).append(repr(row.name))
+        names.pop(si_or_dash(self.baseline and self.baseline.step_seconds, "s"), None)
+        if names:
+            steps = listed([f"{step} for {', '.join(alike)}" for step, alike in names.items()])
+            yield f"Speedups are against one GPU with the same work, whose step is {steps}."
 
     def _slower(self) -> Iterator[str]:
         """What is slower than one GPU, and where its time goes: a few one by one, many by what they lose most

@@ -93,6 +93,17 @@ def test_two_runs_give_byte_identical_json():
     assert report(row()).json() == report(row()).json()
 
 
+def test_of_rows_with_other_work_the_step_that_their_speedup_divides_is_said():
+    """4.17 s for experts: the reader can recompute every speedup. Nothing where all have the same work."""
+    more, most = (row("alone", step_seconds=seconds) for seconds in (4.17, 4.68))
+    rows = row("EP", baseline=more), row("with experts, EP", baseline=more), row("CP", baseline=most)
+    assert report(*rows, row()).remarks()[0] == (
+        "Speedups are against one GPU with the same work, whose step is 4.17 s for 'EP', 'with experts, EP' "
+        "and 4.68 s for 'CP'."
+    )
+    assert not any("same work" in remark for remark in report(row()).remarks())
+
+
 def test_without_a_baseline_there_is_no_speedup():
     assert report(row(), baseline=None).as_dict()["strategies"][1]["speedup"] is None
     assert report(row(), baseline=failed("0D", 1, "too large")).speedup(row()) is None
