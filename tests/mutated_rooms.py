@@ -118,4 +118,5 @@ ROOMS = {
             "tests/ladder/test_rung3_ports.py",
         ],
     ),
+    "schedules": Room(files_of("ndparallel/pipeline"), ["tests/pipeline", "tests/planner/test_step.py"]),
 }
