@@ -55,10 +55,10 @@ class Mesh:
             if getattr(self, axis) < 1:
                 raise UserError(f"{axis} is {getattr(self, axis)}; a degree of parallelism is at least 1.")
         if self.dp % self.ep:
-            divisors = [size for size in range(1, self.dp + 1) if self.dp % size == 0]
+            divisors = [str(size) for size in range(1, self.dp + 1) if self.dp % size == 0]
             raise UserError(
                 f"ep={self.ep} does not divide dp={self.dp}, whose ranks the experts are spread over; ep can "
-                f"be {divisors}."
+                f"be {', '.join(divisors)}."
             )
         object.__setattr__(self, "order", self.whole_order())
 

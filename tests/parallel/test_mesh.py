@@ -134,7 +134,7 @@ def test_megatrons_order_keeps_tp_inside_and_dp_innermost_does_not():
         ({"tp": 0}, "tp is 0; a degree of parallelism is at least 1."),
         (
             {"dp": 4, "ep": 3},
-            "ep=3 does not divide dp=4, whose ranks the experts are spread over; ep can be [1, 2, 4].",
+            "ep=3 does not divide dp=4, whose ranks the experts are spread over; ep can be 1, 2, 4.",
         ),
         ({"order": "tp-dp-dp"}, "the order 'tp-dp-dp' is no order of tp, cp, ep, dp, pp;"),
         ({"order": "tp-xp"}, "the order 'tp-xp' is no order of"),
@@ -255,7 +255,7 @@ def test_what_the_gpus_leave_is_dp(capsys):
         ),
         (
             ["--gpus", "8", "--ep", "3"],
-            "ep=3 does not divide dp=8, whose ranks the experts are spread over; ep can be [1, 2, 4, 8].",
+            "ep=3 does not divide dp=8, whose ranks the experts are spread over; ep can be 1, 2, 4, 8.",
         ),
         (["--tp", "-1"], "tp is -1; a degree of parallelism is at least 1."),
         (["--gpus", "0"], "0 GPUs cannot train anything"),
