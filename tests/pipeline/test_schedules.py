@@ -9,6 +9,8 @@ from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES, build, names_in, written
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.schedules import group_size
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.work import Work
 from tests.support.pipelines import SCHEDULES, is_legal, schedules, timed
 
 GRID = [(1, 1), (1, 3), (2, 4), (3, 6), (3, 7), (4, 8), (4, 9), (5, 17), (8, 16), (8, 40)]
@@ -309,3 +311,16 @@ def most_chunks_begun(actions, microbatches):
         done[action.stage] += action.op == "B"
         most = max(most, sum(0 < count < microbatches for count in done.values()) or 1)
     return most
+
+
+def test_a_schedule_of_ones_own_may_have_several_chunks_on_a_rank(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def order(rank, ranks, microbatches):\n"
+        "    stages = [rank, rank + ranks]\n"
+        "    yield from (('F', stage, number) for stage in stages for number in range(microbatches))\n"
+        "    yield from (('B', stage, number) for stage in stages[::-1] for number in range(microbatches))\n"
+    )
+    schedule = build(f"{file}:order", 2, 4, chunks=2)
+    assert (schedule.chunks, schedule.layout.stages) == (2, 4)
+    assert time_schedule(schedule, Work()).makespan == 2 * 4 * (1 + 2) + (2 - 1) * (1 + 2)

@@ -12,7 +12,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import peak_activations, time_schedule
-from ndparallel.pipeline.work import Work
+from ndparallel.pipeline.work import Reduction, Work
 from tests.support.pipelines import DURATIONS, SCHEDULES, ends_by_longest_path, schedules, timed, works
 
 close = pytest.approx
@@ -78,6 +78,20 @@ def test_a_fused_pair_waits_for_both_inputs_and_counts_once():
     assert timing.start[1] == [1, 2, 2, 4.5]
     assert timing.end[1] == [2, 4.5, 4.5, 6.5]
     assert timing.busy == [6, 5.5]
+
+
+def test_seconds_of_whole_stages_are_shared_out_over_the_chunks_of_a_rank_fused_pairs_too():
+    work = Work.of_whole_stages(2, 1.0, 2.0, 3.0, p2p=0.5, fused=7.0)
+    assert (work.forward, work.backward_input, work.backward_weight) == (0.5, 1.0, 1.5)
+    assert (work.latency, work.fused_seconds(0, 1)) == (0.5, 3.5)
+
+
+def test_a_microbatch_loses_to_reductions_what_is_left_of_them_and_never_more_than_its_own_time():
+    work = Work(reductions=[Reduction(1.0, 0.6, 0.2), Reduction(1.0, 0.9, 0.5)])
+    assert work.lost_to_reductions([0, 1], 10.0) == close(0.5 * (0.6 + 0.9) / 1.5)
+    assert work.lost_to_reductions([0], 10.0) == close(0.2 * 0.6 / 1.2)
+    assert work.lost_to_reductions([0, 1], 0.4) == close(0.5 * 0.4)
+    assert Work().lost_to_reductions([0, 1], 10.0) == 0
 
 
 def test_messages_on_one_line_follow_one_another():
