@@ -20,6 +20,7 @@ from typing import Any
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.recipe import Recipe
@@ -69,6 +70,13 @@ class TrainingJob:
     def usable_bytes(self, headroom: float = HEADROOM) -> float:
         """What a plan may hold on a GPU."""
         return self.hardware.memory_bytes * (1 - headroom)
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of the data sheet for the type of number; of idealized hardware, what it achieves."""
+        if not isinstance(self.hardware, Accelerator):
+            return self.hardware.flops_per_second
+        return self.hardware.peak(NUMBER_TYPES[self.dtype].dtype)
 
     @property
     def gradient_bytes(self) -> int:

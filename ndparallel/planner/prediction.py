@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
@@ -82,21 +81,13 @@ class Prediction:
         return model_flops(self.job) / self.seconds / self.plan.gpus
 
     @property
-    def peak(self) -> float:
-        """FLOP/s of the data sheet for the job's type of number; of idealized hardware, what it achieves."""
-        hardware = self.job.hardware
-        return (
-            hardware.peak(self.job.dtype) if isinstance(hardware, Accelerator) else hardware.flops_per_second
-        )
-
-    @property
     def mfu(self) -> float:
-        return self.flops_per_second_per_gpu / self.peak
+        return self.flops_per_second_per_gpu / self.job.peak
 
     @property
     def hfu(self) -> float:
         again = recomputed_flops(self.job, self.plan) / self.seconds / self.plan.gpus
-        return self.mfu + again / self.peak
+        return self.mfu + again / self.job.peak
 
     @cached_property
     def sharing_seconds(self) -> float:

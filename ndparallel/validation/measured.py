@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.validation.hardware import number_in
@@ -36,14 +35,9 @@ def measured_seconds(measured: Mapping[str, Any], job: TrainingJob, plan: Plan) 
         "tflops_per_gpu_hw": lambda value: (
             (model_flops(job) + recomputed_flops(job, plan)) / (plan.gpus * value * 1e12)
         ),
-        "mfu_pct": lambda value: model_flops(job) / (plan.gpus * value / 100 * peak_of(job)),
+        "mfu_pct": lambda value: model_flops(job) / (plan.gpus * value / 100 * job.peak),
     }
     return next((way(given[key]) for key, way in ways.items() if key in given), None), "step"
-
-
-def peak_of(job: TrainingJob) -> float:
-    assert isinstance(job.hardware, Accelerator)
-    return job.hardware.peak(job.dtype)
 
 
 def seconds_of_layer(given: Mapping[str, float]) -> tuple[float, str] | None:

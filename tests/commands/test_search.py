@@ -15,6 +15,7 @@ import pytest
 from ndparallel.commands.advise import doubts
 from ndparallel.commands.command_line import main
 from ndparallel.planner.job import Plan
+from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.prediction import PLAN_FIELDS, predict
 from ndparallel.search.advice import Advice
 from ndparallel.search.search import search
@@ -226,6 +227,14 @@ def test_scaling_says_where_a_model_does_not_fit(capsys):
         "a100-40",
     )
     assert "1: none fits" in out and "Take more GPUs" in out
+
+
+@pytest.mark.parametrize("dtype", NUMBER_TYPES)
+def test_every_type_of_number_has_an_mfu_in_text_json_and_search(capsys, dtype):
+    typed = [*JOB, "--hardware", "b200" if dtype in ("mxfp8", "nvfp4") else "h100", "--dtype", dtype]
+    assert "MFU" in printed(capsys, "plan", *typed, "--tp", "2")
+    few = record(capsys, "plan", *typed, "--search", "--tp", "2", "--pp", "1", "--fix", "cp=1")["plans"]
+    assert all(0 < each["mfu"] < 1 for each in [record(capsys, "plan", *typed, "--tp", "2"), *few])
 
 
 @pytest.mark.parametrize(
