@@ -1,5 +1,7 @@
 """Claims about when the single GPU's runs are made, which strategies are compared with."""
 
+from gpu import Hardware
+from ndparallel.engines.task import PendingRun
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import load
@@ -11,8 +13,12 @@ from tests.support.common import SMALL
 class Diary(Runner):
     """A runner that writes down what it begins."""
 
-    def begin(self, strategy: Strategy, job: Job, hardware):
-        self.begun = [*getattr(self, "begun", []), f"{strategy.name} of {job.batch}"]
+    def __init__(self) -> None:
+        super().__init__(POCKET, "processes")
+        self.begun: list[str] = []
+
+    def begin(self, strategy: Strategy, job: Job, hardware: Hardware) -> PendingRun:
+        self.begun.append(f"{strategy.name} of {job.batch}")
         return super().begin(strategy, job, hardware)
 
 
@@ -22,10 +28,11 @@ def test_each_run_on_ranks_has_the_next_reference_made_beside_it_so_that_none_is
         baseline(Job(model=SMALL, batch=4)),
         *(enter(ddp, Job(model=SMALL, batch=batch), 2) for batch in (4, 4, 4, 8)),
     ]
-    with Diary(POCKET, "processes") as runner:
+    runner = Diary()
+    with runner:
         rows = [row for row, _ in runner.measured_in_turn(entries)]
     alone, ours = "single GPU of", f"{ddp.name} of"
     before_ranks, *begun = runner.begun
     assert before_ranks == f"{alone} 4"  # the row, which is the reference's
     assert begun == [f"{ours} 4", f"{alone} 4", f"{ours} 4", f"{alone} 8", f"{ours} 4", f"{ours} 8"]
-    assert all(row.max_gradient_difference < 1e-5 for row in rows)
+    assert all(row.max_gradient_difference is not None and row.max_gradient_difference < 1e-5 for row in rows)
