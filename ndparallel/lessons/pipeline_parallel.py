@@ -11,6 +11,8 @@ from ndparallel.base.words import listed
 from ndparallel.lessons.lesson import Lesson, Own, Strategy
 from ndparallel.lessons.runner import Runner, enter
 from ndparallel.lessons.sweeps import NOTHING_FITS, Row, fitting, sweep_row
+from ndparallel.model.stages import head_in_blocks, layers_per_stage
+from ndparallel.model.units import ModelConfig
 from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
@@ -49,8 +51,21 @@ def bubble_share(row: Any) -> str:
 def microbatches(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     """Run 1F1B on four batches at once, in more and more parts."""
     rows = in_parts(lesson, runner, job)
-    return Sweep(
-        f"Bubble against microbatches, 4 GPUs, {4 * job.batch} sequences", rows, best_of(rows, "microbatches")
+    sentence = f"{best_of(rows, 'microbatches')} {about_theory(job.model)}".rstrip()
+    return Sweep(f"Bubble against microbatches, 4 GPUs, {4 * job.batch} sequences", rows, sentence)
+
+
+def about_theory(model: ModelConfig, gpus: int = 4) -> str:
+    """Say what the theory leaves out: all GPUs wait for the one that has most to do, however many
+    microbatches there are. "" where all have the same."""
+    work: list[float] = list(layers_per_stage(model, gpus))
+    work[-1] += head_in_blocks(model)
+    idle = 1 - sum(work) / (gpus * max(work))
+    if idle < 0.0005:
+        return ""
+    return (
+        "The theory, (P-1)/(M+P-1), is for equal stages. Here the last one also has the head. By their FLOPs "
+        f"the GPUs are idle for at least {idle:.1%} of the step, however large M is."
     )
 
 

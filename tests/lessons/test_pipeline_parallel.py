@@ -1,6 +1,7 @@
 """3D: every schedule, run with real numbers, computes what one GPU computes, in the time that timing its list
 predicts."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -116,6 +117,17 @@ def test_a_sweep_cuts_the_batch_that_it_is_given_as_often_as_it_can_be_cut():
     with Runner(POCKET, "inline") as runner:
         sweep = load(LESSON).sweep("microbatches", runner, Job(model=replace(SMALL, layers=4), batch=6))
     assert [row["microbatches"] for row in sweep.rows] == [1, 2, 4, 8] and "24 sequences" in sweep.title
+
+
+def test_the_sweep_over_microbatches_names_the_idle_share_that_no_number_of_them_ends():
+    with Runner(POCKET, "inline") as runner:
+        sweep = load(LESSON).sweep("microbatches", runner, Job())
+    said = re.search(r"idle for at least ([\d.]+)% of the step", sweep.sentence)
+    assert said
+    least = float(said[1]) / 100
+    # 8 layers and a head of 0.612, in seconds; the last GPU has 2 of them, and the head
+    assert least == pytest.approx(1 - 8.612 / 4 / 2.612, abs=0.005)
+    assert all(row["bubble share"] > least for row in sweep.rows)
 
 
 def test_the_overhead_sweep_finds_that_more_microbatches_are_not_free():
