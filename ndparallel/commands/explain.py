@@ -1,9 +1,9 @@
 """A layer's operations, one by one: how many FLOPs, how many bytes, how long, and what bounds each.
 
 Idea   The same lists that `ndparallel plan` adds up. An operation is bound by compute, by memory bandwidth or
-       by the launch of its kernel (latency), whichever takes longest; a collective by the network: beside the
-       operation that is named, it takes what that does not hide. GPUs and batch that are not given are the
-       fewest that the plan allows.
+       by the launch of its kernel (latency), whichever takes longest; a collective by the network. One that
+       runs beside an operation is listed with that operation's name, and with the time that is not hidden.
+       GPUs and batch that are not given are the fewest that the plan allows.
 """
 
 import argparse

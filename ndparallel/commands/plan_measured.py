@@ -89,7 +89,11 @@ def show_causes(console: Console, one: Difference, width: int) -> None:
 def of_traits(found: Prediction) -> str:
     """How far measured runs like this one were from their predictions; "" where there are too few."""
     words = [
-        f"with {trait} {1 / (1 + error):.2f} times ({count(runs, 'run')})"
+        f"{1 / (1 + error):.2f} times with {trait} ({count(runs, 'run')})"
         for trait, (error, runs) in usual_errors(found.job, found.plan).items()
     ]
-    return f"Published runs took, of their predicted steps in the mean: {', '.join(words)}." if words else ""
+    return (
+        f"On average, a published step took so many times the predicted one: {', '.join(words)}."
+        if words
+        else ""
+    )

@@ -2,7 +2,7 @@
 one thing; with --runs of every run.
 
 Idea   Errors are (predicted - measured) / measured. A constant TFLOP/s already comes within 7% on some
-       tables: the pairs show skill.
+       tables. So look at the pairs, which no constant can predict.
 Limit  Where a run does not state something, a rule fills it for all runs (ndparallel/validation/cases.py);
        such runs are marked with *.
 """
@@ -91,7 +91,7 @@ def show_sweeps(found: dict[str, Any] | None) -> None:
         )
         words = (
             f"{found['sweeps']} sweeps of {found['layouts']} layouts: the one predicted to be the quickest "
-            f"took {regret} longer in the mean than the quickest that was measured, {most} at most; one "
+            f"took on average {regret} longer than the quickest that was measured, {most} at most; one "
             f"taken at random takes {guess} longer."
         )
         console.print(prose(words, width))
@@ -133,7 +133,7 @@ def means(found: dict, runs: int) -> str:
     if not runs:
         return "There are no runs in this file."
     memory = found["mean_absolute_memory_error"]
-    said = "" if memory is None else f" Memory: {memory:.1%} in the mean."
+    said = "" if memory is None else f" Memory: {memory:.1%} on average."
     mean, most = found["mean_absolute_step_error"], found["max_absolute_step_error"]
     if mean is None:
         return f"{runs} runs, none with a measured step.{said}"

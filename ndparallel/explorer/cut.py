@@ -175,7 +175,7 @@ def run(what: Entry, job: Job, hardware: Hardware) -> tuple[Report, list[RankRes
 
 
 def parts(row: Mapping[str, Any], results: Sequence[RankResult]) -> list[dict[str, Any]]:
-    """Say where a GPU's step goes, in the mean of all: compute, what it waits for by axis, and the bubble."""
+    """Say where a GPU's step goes, on average: compute, what it waits for by axis, and the bubble."""
     waits: dict[str, float] = {}
     for result in results:
         for axis, waited in waits_of(result.events).items():

@@ -46,5 +46,5 @@ def head_in_blocks(config: ModelConfig) -> float:
     mlp = 3 * h * config.ffn
     if config.experts:
         mlp = h * config.experts + 3 * h * config.expert_ffn * (config.top_k + config.shared_experts)
-    pairs = config.heads * (config.sequence + 1) / 2  # of one token, in the mean
+    pairs = config.heads * (config.sequence + 1) / 2  # of one token, on average
     return config.vocab * h / (attention + mlp + 2 * pairs * d)

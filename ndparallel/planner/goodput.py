@@ -181,7 +181,7 @@ def tolerable_intervals(cluster: FailureModel, share: float = 0.01) -> tuple[flo
 
 @dataclass(frozen=True)
 class Duration:
-    """How long a run of `work_days` takes: in the mean, and in 9 of 10 simulated ones. None where it would
+    """How long a run of `work_days` takes: on average, and in 9 of 10 simulated ones. None where it would
     never end."""
 
     work_days: float

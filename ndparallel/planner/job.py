@@ -35,7 +35,7 @@ from ndparallel.planner.token_counts import TokenCounts
 # (Dettmers et al. 2110.02861, section 2)
 MOMENTS = {"fp32": 4, "bf16": 2, "8bit": 1 + 4 / 256}
 OFFLOADS = ("optimizer", "activations")
-# share of a GPU's memory that a search leaves free: memory is predicted to 4% in the mean
+# share of a GPU's memory that a search leaves free: memory is predicted to 4% on average
 # (docs/validation.md), and the allocator's fragments need some
 HEADROOM = 0.08
 

@@ -7,7 +7,7 @@ Limit  Layouts that nobody measured do not count, and who publishes a sweep has 
 
 Glossary
     sweep    runs of the same model on the same GPUs and software, with the same batch and precision
-    chance   how much longer than the quickest the layouts of a sweep took in the mean: the regret of a guess
+    chance   how much longer than the quickest the layouts of a sweep took on average: the regret of a guess
 """
 
 import json

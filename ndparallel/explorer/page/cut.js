@@ -44,7 +44,7 @@ function boards(answer) {
     element(
       "div",
       { class: "boards" },
-      element("section", {}, element("h2", {}, "Where the step goes, in the mean of all GPUs"), stepBars(answer)),
+      element("section", {}, element("h2", {}, "Where the step goes, on average over the GPUs"), stepBars(answer)),
       element(
         "section",
         {},

@@ -18,12 +18,12 @@ from ndparallel.planner.stages import stage_kinds, trained_of
 
 DEFINITIONS = {
     "mfu": (
-        "model FLOPs (6 per parameter that multiplies and token, causal half of attention, no recomputation) "
-        "/ (peak * GPUs * step)"
+        "model FLOPs (6 for each token and each parameter of a matmul, causal half of attention, no "
+        "recomputation) / (peak * GPUs * step)"
     ),
     "frozen": (
-        "model FLOPs (4 per frozen parameter that multiplies and token, 6 per adapter's, causal half of "
-        "attention, no recomputation) / (peak * GPUs * step)"
+        "model FLOPs (4 for each token and each frozen parameter of a matmul, 6 for an adapter's, causal "
+        "half of attention, no recomputation) / (peak * GPUs * step)"
     ),
     "hfu": "the same with recomputation counted as often as it is done",
 }
