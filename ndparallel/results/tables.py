@@ -1,7 +1,7 @@
 """The quiet table that every command prints: one rule under its head, words left, numbers right.
 
 Idea   A table is at most as wide as it may be, whatever the numbers: gaps shrink first, then heads, and at
-       last the first column is folded.
+       last the first column is folded, and the last where it holds words.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,7 +29,9 @@ def quiet_table(
 ) -> Table:
     """A rich table with one rule under its head: the first column and those of `words` to the left, the
     numbers to the right. The first column is folded where it must be, and the last if it holds words."""
-    heads, gap = layout(columns, rows, width)
+    half = width // 2 if columns[-1] in words else width  # as wide as the last column is reckoned
+    sized = [(*cells[:-1], cells[-1][:half]) for cells in rows]
+    heads, gap = layout(columns, sized, width)
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold"
     )
@@ -37,7 +39,7 @@ def quiet_table(
         left = number == 0 or columns[number] in words
         folded = left and number in (0, len(heads) - 1)
         table.add_column(head, justify="left" if left else "right", no_wrap=not folded, overflow="fold")
-    table.columns[0].max_width = max(room(heads, gap, rows, width), 1)
+    table.columns[0].max_width = max(room(heads, gap, sized, width), 1)
     for cells in (map(visible, row) for row in rows):
         table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
     return table

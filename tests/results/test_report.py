@@ -297,3 +297,10 @@ def test_words_stand_to_the_left_numbers_to_the_right_and_the_last_words_are_fol
         "          words",
         "b four  9 few",
     ]
+
+
+def test_a_long_answer_in_the_last_column_leaves_the_first_its_words():
+    rows = [("how much PP until it fits?", "Megatron-Core", "an answer " * 12)]
+    lines = printed(quiet_table(("question", "guide", "its answer"), rows, 100, words=("its answer",)), 100)
+    assert lines[2].startswith("how much PP until it fits?") and len(lines) <= 5
+    assert max(map(len, lines)) <= 100
