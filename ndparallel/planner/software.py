@@ -56,6 +56,10 @@ class Stack:
     # q, k, v, gate and up gather their inputs, and sum the gradients of them, each for itself
     tp_by_matrix: bool = False
     sequence_parallel: bool = True  # with tensor parallelism, where nobody says otherwise
+    # of sequence parallelism: column matrices keep the shard of their input and gather it again for their
+    # weights' gradients, hidden or not (LinearWithGradAccumulationAndAsyncCommunication in
+    # megatron/core/tensor_parallel/layers.py)
+    keeps_shards: bool = False
     dp_overlap: bool = True  # gradients beside the last backward pass (FSDP: beside every one)
     prefetch: bool = True  # FSDP: the next layer's weights beside this one's compute
     reshards: bool = True  # FSDP: weights are freed after the forward pass, and gathered again
@@ -142,7 +146,7 @@ class Stack:
     dtype: str = "bfloat16"  # of weights and activations
     # ---- what the lists of the lessons' software have, and those of real frameworks do not
     # sequence parallelism keeps shards of the column matrices' inputs and gathers them again right before
-    # their weights' gradients (with `tp_overlap` it does so anyway, beside the gradients of inputs)
+    # their weights' gradients (`keeps_shards`: beside the gradients of inputs, once for several matrices)
     regathers: bool = False
     tp_parts: int = 1  # parts of an activation, one all-reduced while the next is multiplied
     # over tp the embedding is summed, and three numbers of the loss for each token
@@ -199,6 +203,7 @@ MEGATRON_2021 = Stack(
     gradient_bytes=2,
     tp_overlap="none",
     sequence_parallel=False,
+    keeps_shards=True,
     dp_overlap=False,
     gathers_first=False,
     pp_overlap=False,
@@ -215,6 +220,7 @@ MEGATRON_CORE = Stack(
     "megatron-core",
     "fused",
     "cudnn",
+    keeps_shards=True,
     dispatcher="deepep",
     early_gates=True,
     keeps_cast=True,

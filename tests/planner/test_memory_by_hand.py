@@ -15,6 +15,7 @@ from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.number_types import NUMBER_TYPES
+from ndparallel.planner.options import overlapping
 from ndparallel.planner.prediction import peak_memory
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import framework_workload
@@ -221,6 +222,19 @@ def test_tp_cuts_what_lies_between_its_collectives_and_sequence_parallelism_the_
     titan = job(stack="torchtitan")  # keeps the gathered norms
     gathered = peak_memory(titan, Plan(tp=2, sequence_parallel=True)).activations
     assert gathered == 32 * 2 * S * (3 * H + inside)
+
+
+def test_megatrons_matrices_keep_the_shard_of_their_input_whether_gathering_it_again_is_hidden_or_not():
+    """LinearWithGradAccumulationAndAsyncCommunication.forward saves its input, which is the shard."""
+    usual, plan = job(), Plan(tp=2, sequence_parallel=True)
+    bare = replace(usual, stack=overlapping(usual.stack, "dp,pp"))
+    assert peak_memory(bare, plan) == peak_memory(usual, plan)
+
+    def gathered(job):
+        backward = LayerLists(job.shape, plan.share(job), job.stack).attention_backward
+        return [item.beside is None for item in backward if getattr(item, "collective", "") == "all_gather"]
+
+    assert gathered(usual) == [True, False] and gathered(bare) == [True, True]
 
 
 def test_full_recomputation_keeps_the_inputs_of_layers_and_one_layer_whole():

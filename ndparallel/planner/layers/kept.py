@@ -119,7 +119,8 @@ def normed_bytes(lists: LayerLists, half: int = ATTENTION):
 
 
 def gathered_bytes(lists: LayerLists):
-    keeps_shards = lists.stack.tp_overlap != "none" or lists.stack.regathers
+    stack = lists.stack
+    keeps_shards = stack.keeps_shards or stack.regathers or stack.tp_overlap == "products"
     rows = lists.share.shard if keeps_shards else lists.share.rows
     return rows * lists.shape.hidden * input_bytes(lists)
 

@@ -228,9 +228,10 @@ class LayerParts:
         return [*sent, *map(Wait, sums)]
 
     def gather_again(self, beside: Operation) -> list[CollectiveOp]:
-        """The input of a column matrix, for its wgrad: only the shard was kept."""
-        kept = self.stack.tp_overlap in ("none", "products") or not self.share.sequence_parallel
-        return [] if kept else [self.exchange("all_gather", beside, True, math.inf)]
+        """The input of a column matrix, for its wgrad, where only the shard was kept."""
+        if not (self.stack.keeps_shards and self.share.sequence_parallel):
+            return []
+        return [self.exchange("all_gather", beside, self.stack.tp_overlap != "none", math.inf)]
 
     def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> CollectiveOp:
         return CollectiveOp(
