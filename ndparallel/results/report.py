@@ -69,7 +69,7 @@ class Report:
     def seconds_alone(self, row: Measurement) -> float | None:
         """Step of the single GPU that does the same work."""
         baseline = row.baseline or self.baseline
-        return baseline and baseline.step_seconds
+        return baseline.step_seconds if baseline else None
 
     def efficiency(self, row: Measurement) -> float | None:
         speedup = self.speedup(row)
@@ -187,7 +187,7 @@ class Report:
         names: dict[str, list[str]] = {}
         for row in self.strategies:
             names.setdefault(si_or_dash(self.seconds_alone(row), "s"), []).append(repr(row.name))
-        names.pop(si_or_dash(self.baseline and self.baseline.step_seconds, "s"), None)
+        names.pop(si_or_dash(self.baseline.step_seconds if self.baseline else None, "s"), None)
         if names:
             steps = listed([f"{step} for {', '.join(alike)}" for step, alike in names.items()])
             yield f"Speedups are against one GPU with the same work, whose step is {steps}."
