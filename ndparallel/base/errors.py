@@ -5,7 +5,7 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ndparallel.base.quoting import MOST_SHOWN, brief, visible, without_long_words
 from ndparallel.base.startup import INTERRUPTED
@@ -22,16 +22,24 @@ class RunEnded(RuntimeError):
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
-    """Return a UserError that names the unknown value, its nearest neighbour and all choices, of which some
-    have commas of their own."""
+    """Return a UserError that names the unknown value, the choices that begin with it or else its nearest
+    neighbour, and all choices, of which some have commas of their own."""
     import difflib  # for what is misspelled alone
 
     by_lower = {choice.lower(): choice for choice in choices}
     begun = [choice for choice in by_lower if name and choice.startswith(name.lower())]
     near = begun or difflib.get_close_matches(name[:MOST_SHOWN].lower(), by_lower, n=1)
-    hint = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
+    hint = f" Did you mean {' or '.join(repr(by_lower[choice]) for choice in near)}?" if near else ""
     comma = ";" if any("," in choice for choice in by_lower) else ","
     return UserError(f"unknown {kind} {brief(name)}.{hint} There are: {f'{comma} '.join(by_lower.values())}.")
+
+
+def chosen(kind: str, name: str, choices: Collection[str]) -> str:
+    """Return the choice of that name, in whatever case it is written. Raises UserError where none has it."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    if name.lower() not in by_lower:
+        raise unknown(kind, name, choices)
+    return by_lower[name.lower()]
 
 
 # what a shell says of a program that SIGPIPE ended: `| head` is no mistake, and nothing to complain of

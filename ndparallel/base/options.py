@@ -1,7 +1,7 @@
 """The parser of all command lines, and what it takes for a number."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from ndparallel.base.errors import UserError
@@ -36,6 +36,11 @@ class Parser(argparse.ArgumentParser):
         """Return the name of what stands without an option, as argparse prints it, and what can be given."""
         action = next(each for each in self._actions if name in (each.metavar, each.dest))
         return f"{name}: {', '.join(map(str, action.choices)) if action.choices else action.help}"
+
+
+def spelled(others: Mapping[str, str]) -> Callable[[str], str]:
+    """Return a type for argparse: a word in any case, or one of `others`, which stand for another."""
+    return lambda word: others.get(word.lower(), word.lower())
 
 
 def in_argparse(parse: Callable[[str], Number]) -> Callable[[str], Number]:

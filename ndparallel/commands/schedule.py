@@ -23,7 +23,7 @@ from ndparallel.base.quoting import visible
 from ndparallel.base.words import listed
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
-from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written
+from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, schedule_named, written
 from ndparallel.pipeline.search import check_size
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
@@ -76,6 +76,7 @@ def add_durations(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     check_writable(args.svg)
+    args.names = list(map(schedule_named, args.names))
     check(args)
     with progress() as announce:
         steps = args.stages * args.microbatches * (args.chunks or 1)

@@ -11,7 +11,7 @@ from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.notes import fewer_microbatches, sizes_only_notes
 from ndparallel.lessons.options import engine_from, job_from
 from ndparallel.lessons.runner import Entry, Runner, baseline
-from ndparallel.lessons.table import choose, enter_or_explain, run_entries
+from ndparallel.lessons.table import choose, enter_or_explain, names_as_written, run_entries
 from ndparallel.results.measure import Measurement
 from ndparallel.results.progress import progress
 from ndparallel.results.report import Report
@@ -37,6 +37,8 @@ def one_run(
         lesson.name: change(job_from(arguments, lesson.defaults, arguments.gpus or lesson.gpus))
         for lesson in lessons
     }
+    every = [strategy for lesson in lessons for strategy in lesson.strategies]
+    arguments.strategy = names_as_written(every, arguments.strategy)
     entries = entries_of(lessons, jobs, arguments.gpus, arguments.strategy)
     if not arguments.strategy:
         entries = [baseline(job), *entries]

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
+from ndparallel.base.options import spelled
 from ndparallel.engines.launch import ENGINES
 from ndparallel.engines.world import default_engine
 from ndparallel.hardware.disturbances import add_disturbance_options, disturbances_from
@@ -120,6 +121,7 @@ def add_precision_options(parser: argparse.ArgumentParser) -> None:
     option(
         "--dtype",
         default="float32",
+        type=spelled({"fp32": "float32", "fp64": "float64", "bf16": "bfloat16"}),
         choices=DTYPES,
         help="the type of weights and activations (default float32); bfloat16 keeps float32 masters of the "
         "weights, and sums gradients in float32, as Megatron-Core does",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, chosen
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.launch import check_ranks
 from ndparallel.lessons.lesson import Lesson, Strategy
@@ -90,13 +90,16 @@ def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -
     return Run(replace(report, contention=runner.contention), runner.hardware, results)
 
 
+def names_as_written(strategies: Sequence[Strategy], names: Sequence[str]) -> list[str]:
+    """Return names in the spelling of the strategies that have them. Raises UserError for one that none
+    has."""
+    return [strategy.name for strategy in choose(strategies, names)] if names else []
+
+
 def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
     """Return the strategies of these names, or all. Raises UserError for a name that none has."""
     by_name = {strategy.name: strategy for strategy in strategies}
-    for name in names:
-        if name not in by_name:
-            raise unknown("strategy", name, by_name)
-    return [by_name[name] for name in names] or list(strategies)
+    return [by_name[chosen("strategy", name, by_name)] for name in names] or list(strategies)
 
 
 def make_report(

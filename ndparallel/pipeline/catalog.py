@@ -9,7 +9,7 @@ Glossary: see `ndparallel.pipeline.actions`.
 
 from pathlib import Path
 
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, chosen
 from ndparallel.base.functions import in_words, is_own, own_function
 from ndparallel.base.words import count
 from ndparallel.pipeline.actions import Action, Layout, Schedule
@@ -30,6 +30,12 @@ def written() -> list[str]:
 def names_in(framework: str) -> dict[str, str]:
     """The schedules that a framework has: our names, and its own."""
     return {name: recipe.names[framework] for name, recipe in RECIPES.items() if framework in recipe.names}
+
+
+def schedule_named(name: str) -> str:
+    """Return the name of a schedule as it is written here, a reader's own as it is. Raises UserError for one
+    that there is not."""
+    return name if is_own(name) else chosen("schedule", name, [*written(), SEARCHED])
 
 
 def default_schedule(chunks: int) -> str:
@@ -55,9 +61,7 @@ def build(
     """
     if is_own(name):
         return own_schedule(name, Layout("loop", ranks, chunks or 1), microbatches)
-    names = [*written(), SEARCHED]
-    if name not in names:
-        raise unknown("schedule", name, names)
+    name = schedule_named(name)
     check_sizes(name, ranks, microbatches, chunks)
     if name == SEARCHED:
         # only where it is asked for, with the clocks that it needs

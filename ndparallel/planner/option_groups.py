@@ -7,6 +7,7 @@ Idea   Our names and Megatron's mean the same. A parser leaves out what was not 
 import argparse
 from typing import Any
 
+from ndparallel.base.options import spelled
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.pipeline.catalog import RECIPES
@@ -76,7 +77,12 @@ def add_work(job: Group) -> None:
     job.add_argument("--gpus", "--world-size", help="GPUs in all", **NUMBER)
     job.add_argument("--sequence", "--seq-length", help="tokens in a sequence (default 4096)", **NUMBER)
     job.add_argument("--global-batch", "--global-batch-size", help="sequences in a step", **NUMBER)
-    job.add_argument("--dtype", choices=DTYPES, help="the type of the layers' matmuls (default bf16)")
+    job.add_argument(
+        "--dtype",
+        type=spelled({"bfloat16": "bf16"}),
+        choices=DTYPES,
+        help="the type of the layers' matmuls (default bf16)",
+    )
     job.add_argument("--fp8-format", dest="dtype", action="store_const", const="fp8", help=argparse.SUPPRESS)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, chosen, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.hardware.accelerator import find_hardware
@@ -132,8 +132,6 @@ def check_given(arguments: argparse.Namespace) -> None:
     at_least_one(arguments, "dp", "chunks", "layers_per_stage")
     if arguments.shards < 0:
         raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
-    if arguments.schedule == "":
-        raise unknown("schedule", "", RECIPES)
 
 
 def at_least_one(arguments: argparse.Namespace, *names: str) -> None:
@@ -283,6 +281,7 @@ def schedule_from(arguments: argparse.Namespace, job: TrainingJob, pp: int) -> t
     chunks = arguments.chunks
     if arguments.layers_per_stage:
         chunks = max(1, job.shape.layers // (max(pp, 1) * arguments.layers_per_stage))
-    name = arguments.schedule or default_schedule(chunks or 1)
-    usual = RECIPES[name].default_chunks if name in RECIPES and pp > 1 else 1
+    given = arguments.schedule
+    name = default_schedule(chunks or 1) if given is None else chosen("schedule", given, RECIPES)
+    usual = RECIPES[name].default_chunks if pp > 1 else 1
     return name, chunks or usual

@@ -158,7 +158,8 @@ def check_tensor_parallel(job: Job) -> None:
     broken = [rule.what for rule in rules if not rule.holds(tp)]
     if broken:
         legal = [degree for degree in range(1, model.heads + 1) if all(rule.holds(degree) for rule in rules)]
-        raise UserError(f"tp={tp} cannot {' or '.join(broken)}; tp can be {', '.join(map(str, legal))}.")
+        fails = f"can neither {' nor '.join(broken)}" if len(broken) > 1 else f"cannot {broken[0]}"
+        raise UserError(f"tp={tp} {fails}; tp can be {', '.join(map(str, legal))}.")
     if job.tp_overlap not in TP_OVERLAP:
         raise unknown("tp_overlap", job.tp_overlap, TP_OVERLAP)
     if job.parts > 1 and tp > 1 and job.tp_overlap != "none":

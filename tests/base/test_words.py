@@ -2,7 +2,7 @@
 
 import pytest
 
-from ndparallel.base.errors import unknown
+from ndparallel.base.errors import UserError, chosen, unknown
 from ndparallel.base.words import count, duration, listed, paragraph, three_digits
 
 
@@ -46,9 +46,17 @@ def test_a_number_and_its_unit_stay_on_one_line(width):
         assert any(quantity in line for line in lines)
 
 
+def test_a_name_is_known_in_any_case():
+    assert [chosen("strategy", name, ["1F1B", "ZB-H1"]) for name in ("1f1b", "zb-H1")] == ["1F1B", "ZB-H1"]
+    with pytest.raises(UserError, match="unknown strategy 'zb'. Did you mean 'ZB-H1'"):
+        chosen("strategy", "zb", ["1F1B", "ZB-H1"])
+
+
 def test_only_what_resembles_the_word_typed_is_suggested():
     commands = ["compare", "schedule"]
     assert "Did you mean 'schedule'?" in str(unknown("command", "scheduel", commands))
+    ddp = ["DDP naive", "DDP ring", "FSDP"]
+    assert "Did you mean 'DDP naive' or 'DDP ring'?" in str(unknown("strategy", "ddp", ddp))
     for word in ("nope", "help"):
         assert (
             str(unknown("command", word, commands))

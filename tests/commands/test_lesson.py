@@ -12,6 +12,7 @@ from ndparallel.lessons.main import main as lesson_main
 from ndparallel.lessons.registry import LESSONS, file_of, full_name, load
 
 OPTIONS = ["--gpus", "2", "--strategy", "DDP ring", "--engine", "inline", "--json"]
+PLAN = ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8"]
 
 
 @pytest.mark.parametrize("word", ["1d", "1D", "1d_data_parallel", "1d_data_parallel.py"])
@@ -25,6 +26,43 @@ def test_the_command_prints_what_the_lessons_file_prints(capsys):
     assert lesson_main(load("1d_data_parallel"), OPTIONS) == 0
     assert by_command == capsys.readouterr().out
     assert [row["gpus"] for row in json.loads(by_command)["strategies"]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("words", "usual"),
+    [
+        (["lesson", "3d", "--strategy"], ("1f1b", "1F1B")),
+        (["lesson", "1d", "--strategy", "DDP ring", "--dtype"], ("BF16", "bfloat16")),
+        (["compare", "--strategy"], ("zero-1", "ZeRO-1")),
+        (["lesson", "4d", "--strategy", "PP8", "--pp", "8", "--schedule"], ("GPipe", "gpipe")),
+        (["schedule"], ("ZB-H1", "zb-h1")),
+        (
+            [
+                "plan",
+                "--model",
+                "llama-3-8b",
+                "--gpus",
+                "8",
+                "--global-batch",
+                "8",
+                "--pp",
+                "2",
+                "--schedule",
+            ],
+            ("1F1B", "1f1b"),
+        ),
+        (
+            ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8", "--tp", "8", "--dtype"],
+            ("bfloat16", "bf16"),
+        ),
+    ],
+)
+def test_names_of_strategies_schedules_and_dtypes_may_be_spelled_as_anywhere_else(capsys, words, usual):
+    printed = []
+    for name in usual:
+        assert main([*words, name, "--json"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
 
 
 def test_the_lessons_options_and_errors_are_its_own(capsys):

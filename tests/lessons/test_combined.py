@@ -117,7 +117,7 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
     [
         (["--tp", "3"], "tp * pp * cp is 3, which does not divide 8 GPUs: choose a multiple of 3."),
         (["--tp", "2", "--dp", "2"], "tp * pp * cp * dp is 4, not the 8 GPUs"),
-        (["--tp", "16", "--gpus", "16"], "tp=16 cannot cut 8 heads"),
+        (["--tp", "16", "--gpus", "16"], "tp=16 can neither cut 8 heads nor cut an MLP of 88"),
         (
             ["--pp", "8", "--schedule", "interleaved", "--microbatches", "4"],
             "interleaved sends microbatches round in groups of at least 8",

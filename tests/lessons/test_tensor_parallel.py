@@ -134,7 +134,7 @@ def test_more_chunks_are_eaten_by_overhead():
     [
         (
             {"mesh": Mesh(tp=3)},
-            "tp=3 cannot cut 8 heads or share 2 KV heads or cut an MLP of 88; tp can be 1, 2, 4, 8.",
+            "tp=3 can neither cut 8 heads nor share 2 KV heads nor cut an MLP of 88; tp can be 1, 2, 4, 8.",
         ),
         ({"mesh": Mesh(tp=2), "parts": 2, "sequence_parallel": "sp"}, "parts overlap the all-reduces"),
         ({"mesh": Mesh(tp=2), "parts": 2, "tp_overlap": "backward"}, "parts hide the sums"),
