@@ -73,11 +73,11 @@ def show(advice: Advice) -> None:
 
 
 def conclusion(advice: Advice) -> str:
-    if advice.left_on_the_table is None:
+    if advice.longer_than_best is None:
         return "The guides end in no plan that is legal and fits; the search does."
-    if advice.left_on_the_table < 0.0005:
+    if advice.longer_than_best < 0.0005:
         return "The guides find a plan that no other beats."
-    return f"The guides leave {advice.left_on_the_table:.1%} of their step on the table."
+    return f"The guides' plan takes {advice.longer_than_best:.1%} longer than the best."
 
 
 def doubts(advice: Advice) -> list[str]:

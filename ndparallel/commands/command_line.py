@@ -16,7 +16,7 @@ COMMANDS = {
     "collective": "one collective with each algorithm: how long, how much is sent, what moves at every hop",
     "mesh": "which rank stands where, who is in whose group, and which links the groups run on",
     "plan": "a training step of a large model: the fastest plan, or how long one takes and if it fits",
-    "advise": "the rules of thumb for parallelism, walked for one job, and what they leave on the table",
+    "advise": "the rules of thumb for parallelism, followed for one job, and how near they come to the best",
     "scaling": "the best plan on 8 to 16384 GPUs: step time, efficiency, MFU, weak and strong",
     "goodput": "what failures and checkpoints leave of a cluster's time, and how often to checkpoint",
     "flags": "which field of a plan becomes which flag of Megatron-Core, and which key of torchtitan",

@@ -93,17 +93,19 @@ class Advice:
         return self.ways[0] if self.ways else None
 
     @property
-    def left_on_the_table(self) -> float | None:
-        """Share of the advised step that the best plan saves."""
-        return 1 - self.found.best.seconds / self.advised.seconds if self.advised else None
+    def longer_than_best(self) -> float | None:
+        """Share of the best plan's step by which the advised one is longer."""
+        return self.advised.seconds / self.found.best.seconds - 1 if self.advised else None
 
     def as_dict(self) -> dict[str, Any]:
+        longer = self.longer_than_best
         return {
             "branches": [branch.as_dict() for branch in self.branches],
             "advised": self.advised.as_dict() if self.advised else None,
             "ways": [way.as_dict() for way in self.ways],
             "best": self.found.best.as_dict(),
-            "left_on_the_table_ratio": self.left_on_the_table,
+            "longer_than_best_ratio": longer,
+            "left_on_the_table_ratio": longer and longer / (1 + longer),  # the same, of the advised step
         }
 
 

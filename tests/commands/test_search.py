@@ -147,12 +147,15 @@ def test_a_launch_script_is_read_and_better_plans_are_searched_for(capsys, tmp_p
     assert better["plans"][0]["step_seconds"] < now["step_seconds"]
 
 
-def test_advise_walks_the_tree_and_says_what_it_leaves_on_the_table(capsys):
+def test_advise_follows_the_guides_and_says_how_much_longer_their_plan_takes(capsys):
     found = record(capsys, "advise", "--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64")
     assert [branch["question"].partition("?")[0] for branch in found["branches"]][:2] == [
         "fits on one GPU",
         "largest layer fits",
     ]
+    assert found["longer_than_best_ratio"] == pytest.approx(
+        found["advised"]["step_seconds"] / found["best"]["step_seconds"] - 1
+    )
     assert found["left_on_the_table_ratio"] == pytest.approx(
         1 - found["best"]["step_seconds"] / found["advised"]["step_seconds"]
     )
@@ -190,7 +193,7 @@ def test_advice_on_experts_is_the_frameworks_guide_ep_first_little_tp_and_interl
         assert experts["guide"] in ("Megatron-Core", "Megatron-Bridge")
         plan = found["advised"]["plan"]
         assert plan["tp"] <= most_tp and plan["ep"] > 1 and plan["chunks"] >= chunks
-        assert found["left_on_the_table_ratio"] < 0.1
+        assert found["longer_than_best_ratio"] < 0.1
 
 
 def test_scaling_shares_one_batch_or_lets_it_grow(capsys, tmp_path):

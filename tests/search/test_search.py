@@ -124,7 +124,7 @@ def test_the_best_plan_is_never_slower_than_a_measured_runs_plan_on_the_same_job
 def test_the_best_plan_is_never_slower_than_the_advice(model, gpus, ways):
     sequence = 1024 if model == "gpt2" else 4096
     advice: Any = advise(job(model, sequence=sequence), gpus)
-    assert 0 < len(advice.ways) <= ways and advice.left_on_the_table >= 0
+    assert 0 < len(advice.ways) <= ways and advice.longer_than_best >= 0
     assert len({branch.question for branch in advice.branches}) == len(advice.branches), (
         "two ways ask of different plans"
     )

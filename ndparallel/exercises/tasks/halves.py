@@ -89,8 +89,8 @@ EXERCISE = Exercise(
         "Reduce-scatter: at step s send piece (rank - s - 1) % p, and add what comes to piece (rank - s - 2) "
         "% p. All-gather: send piece (rank - s) % p, and take piece (rank - s - 1) % p.",
     ),
-    learned="an all-reduce is a reduce-scatter and an all-gather; each takes (p-1)(a + b/p) for latency a "
-    "and b seconds of wire for the whole array.",
+    learned="an all-reduce is a reduce-scatter and an all-gather; each takes "
+    "(p-1)(a + n/(p B)), with p GPUs, latency a, n bytes and bandwidth B.",
     page="docs/book/1d.md",
     over_par=over_par,
 )
