@@ -11,7 +11,7 @@ from pathlib import Path
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_bytes, write_atomically
 from ndparallel.exercises.answer import MOST_BYTES
-from ndparallel.exercises.verdict import NOT_BEGUN, Verdict
+from ndparallel.exercises.verdict import IN_WORDS, NOT_BEGUN, Verdict
 
 MARKS_FILE = ".marks.json"
 
@@ -45,13 +45,14 @@ class Folder:
         return self.file(name).rename(kept)
 
     def mark(self, name: str) -> str:
-        """Return the mark of an answer: with a note where the file has changed since it was graded."""
+        """Return the mark of an answer in words, with a note where the file has changed since."""
         if not self.file(name).exists():
             return ""
         noted = self.marks().get(name)
         if noted is None:
             return NOT_BEGUN
-        return noted["mark"] + ("" if noted["sha256"] == self.hash(name) else ", changed since")
+        mark = IN_WORDS.get(noted["mark"], noted["mark"])
+        return mark + ("" if noted["sha256"] == self.hash(name) else ", changed since")
 
     def note(self, verdict: Verdict) -> None:
         """Keep a verdict's mark beside the answers."""

@@ -23,6 +23,7 @@ from ndparallel.results.printing import prose
 from ndparallel.results.tables import quiet_table
 
 NOT_BEGUN, WRONG, PASSED, PAR, BETTER = ("not begun", "wrong", "passed", "par", "better than par")
+IN_WORDS = {PAR: "as good as ours", BETTER: "better than ours"}
 UNITS = {"seconds": "s", "bytes": "B"}
 
 
@@ -84,15 +85,16 @@ def headline(mark: str, yours: Mapping[str, float], par: Mapping[str, float]) ->
         better = [name for name, ratio in times.items() if ratio < 1]
         return (
             f"Right, and better than the model solution in {listed([words(name) for name in better])}. "
-            "Offer it to the project: par would move."
+            "Offer it to the project."
         )
     missing = [name for name in par if not par[name] and yours[name]]
     if missing:
         return (
-            f"Right, with {shown(missing[0], yours[missing[0]])} of {words(missing[0])}, where par has none."
+            f"Right, with {shown(missing[0], yours[missing[0]])} of {words(missing[0])}, where the model "
+            "solution has none."
         )
     name = max(times, key=lambda name: times[name])
-    return f"Right, with {times[name]:.3g} times par's {words(name)}."
+    return f"Right, with {times[name]:.3g} times the model solution's {words(name)}."
 
 
 def words(figure: str) -> str:
@@ -107,7 +109,7 @@ def shown(figure: str, value: float) -> str:
 
 def printed(verdict: Verdict, title: str, width: int) -> Iterator[RenderableType]:
     """Yield what shows a verdict on the terminal, part by part."""
-    headed = f"{title}: {verdict.mark}"
+    headed = f"{title}: {IN_WORDS.get(verdict.mark, verdict.mark)}"
     yield prose(headed, width, bold=headed)
     yield from (prose(line, width) for sentence in verdict.sentences for line in sentence.splitlines())
     if verdict.yours:
@@ -115,13 +117,13 @@ def printed(verdict: Verdict, title: str, width: int) -> Iterator[RenderableType
             (words(name), shown(name, verdict.yours[name]), shown(name, par))
             for name, par in verdict.par.items()
         ]
-        yield quiet_table(("", "yours", "par"), rows, width)
+        yield quiet_table(("", "yours", "model solution"), rows, width)
     yield from drawn(verdict.pictures, width)
 
 
 def drawn(pictures: Sequence[Timeline | Timing | None], width: int) -> Iterator[RenderableType]:
     """Draw the answer's run above par's, on one scale."""
-    named = list(zip(("yours", "par"), pictures))
+    named = list(zip(("yours", "model solution"), pictures))
     timings = [(name, picture) for name, picture in named if isinstance(picture, Timing)]
     timelines = [picture._replace(name=name) for name, picture in named if isinstance(picture, Timeline)]
     scale = columns_per_second([timing for _, timing in timings], width) if timings else 0

@@ -40,12 +40,12 @@ def test_a_right_answer_gets_its_mark_and_the_list_shows_it(folder, capsys):
     (folder / "ring.py").write_text(solved("ring"), "utf-8")
     assert main(["exercise", "ring"]) == 0
     told = capsys.readouterr().out
-    assert "Hand the sum round: par" in told and "7.80 s" in told and "What you learned" in told
+    assert "Hand the sum round: as good as ours" in told and "7.80 s" in told and "What you learned" in told
     main(["exercise"])
-    assert re.search(r"ring .* par\b", capsys.readouterr().out)
+    assert re.search(r"ring .* as good as ours", capsys.readouterr().out)
     (folder / "ring.py").write_text(solved("ring") + "# one line more\n", "utf-8")
     main(["exercise"])
-    assert re.search(r"ring .* par, changed since", capsys.readouterr().out)
+    assert re.search(r"ring .* as good as ours, changed since", capsys.readouterr().out)
 
 
 def test_a_wrong_answer_ends_with_1_and_what_it_prints_is_not_in_the_json(folder, capfd):

@@ -14,7 +14,7 @@ Given   Plan(tp=, pp=, dp=, cp=, chunks=, micro_batch=, zero=, sequence_parallel
         What you leave out is 1, 0, False, "none" or "1f1b". tp * cp * pp * dp is 64.
 
 Right is a plan that is legal and fits. Then the seconds count, against the best of all plans
-that the search finds; within 5% is par, for a prediction is not surer than that.
+that the search finds; within 5% is as good, for a prediction is not surer than that.
 """
 
 from ndparallel.base.errors import UserError

@@ -17,7 +17,7 @@ Given   logits              (tokens, symbols of this GPU); its first symbol has 
         all_reduce(gpu, array, tp, op="sum")        or op="max"; the result is in `array`, and returned
 
 Right is the loss of every token, on every GPU. Then the bytes count: gathering the logits is
-right, and out of par.
+right, and sends far more than is needed.
 """
 
 import numpy as np

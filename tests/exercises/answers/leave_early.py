@@ -4,7 +4,7 @@ from ndparallel.training.replica import Replica
 
 
 def begins_at_the_end(gpu, job):
-    """Right, with 2.59 times par's exposed time"""
+    """Right, with 2.59 times the model solution's exposed time"""
     replica = Replica(gpu, job, bucket_mb=job.bucket_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
