@@ -250,11 +250,15 @@ class Rules:
         if "megatron" not in whose(self.job) or not FRAMEWORKS["megatron"].has(hiding, plan):
             return
         shown, hidden = (predict(job, plan).seconds for job in (self.job, hiding))
-        if hidden * (1 + PLANS_OF_ONE_JOB) < shown:
-            follows = f"yes: --overlap ep, {si(hidden, 's')} a step; without {si(shown, 's')}"
-            question = "all-to-alls behind another microbatch?"
-            self.ask(EXPERTS, question, follows, hidden_seconds=hidden, shown_seconds=shown)
-            self.job = hiding
+        if hidden * (1 + PLANS_OF_ONE_JOB) >= shown:
+            return
+        lacking = float(peak_memory(hiding, plan).total) - self.memory_bytes
+        follows = f"yes: --overlap ep, {si(hidden, 's')} a step; without {si(shown, 's')}"
+        if lacking > 0:
+            follows = f"no: a step of {si(hidden, 's')}, but it lacks {si(lacking, 'B')}"
+        question = "all-to-alls behind another microbatch?"
+        self.ask(EXPERTS, question, follows, hidden_seconds=hidden, shown_seconds=shown)
+        self.job = self.job if lacking > 0 else hiding
 
     def where(self, plan: Plan) -> str:
         return "inside the node" if plan.ep * plan.tp <= self.node else "over nodes"

@@ -1,5 +1,6 @@
 """Published layouts: their records say what the sources say, and the guides are no straw man beside them."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -63,6 +64,16 @@ def test_all_to_alls_hide_behind_another_microbatch_where_that_saves_much(model,
     if switched:
         assert plans[0].ep > 1 and plans[0].chunks > 1
         assert predict(rules.job, plans[0]).seconds == asked[0].numbers["hidden_seconds"]
+
+
+def test_all_to_alls_stay_where_they_are_if_hiding_them_lacks_memory_and_no_plan_is_lost():
+    one = next(one for one in LAYOUTS if one.model == "deepseek-v3")
+    job = replace(one.job, stack=find_stack("megatron-core"), dtype="fp8-block", moments="fp32")
+    rules = Rules(job, int(one.run.gpus))
+    first, *_ = rules.plans()
+    asked = [branch.follows for branch in rules.branches if branch.guide.name == "Megatron-Core's MoE"]
+    assert re.fullmatch(r"no: a step of [\d.]+ s, but it lacks 8\d\d MB", asked[0])
+    assert first.ep == 64 and rules.holds(first)
 
 
 def test_a_search_of_plans_whose_all_to_alls_hide_is_sure_of_its_best():
