@@ -79,6 +79,9 @@ DTYPES = {
 CAST_WEIGHTS = dict.fromkeys(FP8_PARAM_GATHER, "--fp8-param-gather") | {
     "mxfp8": "--fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag"
 }
+AWARE = "--use-precision-aware-optimizer"
+MOMENTS = {"fp32": "", "bf16": "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"}
+ON_HOST, HOST_SHARE = "--optimizer-cpu-offload", "--optimizer-offload-fraction"
 ATTENTION = {
     "cudnn": "--attention-backend fused",
     "flash2": "--attention-backend flash",

@@ -19,7 +19,13 @@ from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron_constants import constant_flags, constant_remarks
-from ndparallel.launch_flags.megatron_rules import RULES, dispatcher_of, no_flags_for, sends_rows_beside
+from ndparallel.launch_flags.megatron_rules import (
+    RULES,
+    dispatcher_of,
+    no_flags_for,
+    precision_aware,
+    sends_rows_beside,
+)
 from ndparallel.launch_flags.rules import refuse
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -91,6 +97,8 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
             f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows, which no flag "
             "says."
         )
+    if job.moments == "bf16" and not job.offload:
+        yield "Of the weights' copy in float32 it may keep the lower half alone: 2 bytes less than planned."
     yield from constant_remarks(job.shape, release("megatron"))
     yield f"What no plan knows is given as this script's arguments: {ELSEWHERE}."
 
@@ -272,9 +280,8 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
             "shorten the sequence",
         )
     yield f"--max-position-embeddings {job.shape.positions or job.sequence}"
-    if words := state_words(job):
-        raise no_flags_for(" or ".join(words))
     yield chosen("dtype", job.dtype, fields.DTYPES)
+    yield from optimizer_flags(job)
     yield chosen("attention", job.stack.attention, fields.ATTENTION)
     rate = 0.1 if job.stack.dropout else 0  # Megatron's own, or none
     yield f"--attention-dropout {rate} --hidden-dropout {rate}"
@@ -287,6 +294,21 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"
         yield fields.DISPATCHERS[dispatcher_of(job, plan)]
     yield from graph_flags(job)
+
+
+def optimizer_flags(job: TrainingJob) -> Iterator[str]:
+    """Yield how the optimizer is kept. Raises UserError for other states that are not as usual."""
+    if "activations" in job.offload:
+        raise UserError(
+            "ndparallel does not write Megatron's --fine-grained-activation-offloading: it offloads modules, "
+            "and the plan a share of each layer's activations. Leave activations out of --offload."
+        )
+    known = replace(job, offload=(), moments="fp32" if job.moments in fields.MOMENTS else job.moments)
+    if words := state_words(known):
+        raise no_flags_for(" or ".join(words))
+    yield fields.AWARE if precision_aware(job) else ""
+    yield fields.MOMENTS[job.moments]
+    yield f"{fields.ON_HOST} {fields.HOST_SHARE} 1" if job.offload else ""
 
 
 def graph_flags(job: TrainingJob) -> Iterator[str]:

@@ -62,6 +62,11 @@ def never_beside(what: str, instead: str, breaks: Callable[[TrainingJob, Plan], 
     )
 
 
+def precision_aware(job: TrainingJob) -> bool:
+    """Whether the job needs Megatron's optimizer of several precisions, of which that on the host is one."""
+    return job.moments == "bf16" or "optimizer" in job.offload
+
+
 PAIRED = (  # overlap_moe_expert_parallel_comm
     never_beside(
         "in a pipeline of one chunk",
@@ -120,6 +125,19 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
     ),
 )
 
+AWARE = (  # OptimizerConfig.__post_init__ in megatron/core/optimizer/optimizer_config.py, and validate_args
+    never(
+        "moments in 16 bits, or an optimizer on the host, without ZeRO-1",
+        "take --zero 1",
+        lambda job, plan: precision_aware(job) and (plan.zero != 1),
+    ),
+    never(
+        "an optimizer on the host beside weights in 8 bits alone, but in fp8 with delayed scales",
+        "take another --dtype or --software",
+        lambda job, plan: "optimizer" in job.offload and job.casts_weights_alone and job.dtype != "fp8",
+    ),
+)
+
 RULES = (
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & without(names_in("megatron"), plan.schedule),
@@ -159,4 +177,5 @@ RULES = (
     ),
     *PAIRED,
     *GRAPHED,
+    *AWARE,
 )

@@ -24,6 +24,7 @@ from ndparallel.launch_flags.frozen import megatron_flags, release
 from ndparallel.launch_flags.given import Given, given, unknown_sentence
 from ndparallel.launch_flags.invocation import Example, example_of, scheduled
 from ndparallel.launch_flags.megatron import group_of
+from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_plan import plan_from
 from ndparallel.launch_flags.shell import Script, read_script
@@ -176,7 +177,21 @@ def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) ->
         batch,
         dtype=dtype,
         capacity_factor=capacity_of(capacity),
+        moments=moments_from(flags),
+        offload=("optimizer",) if on_host(flags) else (),
     )
+
+
+def moments_from(flags: Given) -> str:
+    """What both moments are kept in, where that is one of the planner's; else float32."""
+    first, second = (flags.text(flag) for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"))
+    return "bf16" if flags.has(fields.AWARE) and first == second == "bf16" else "fp32"
+
+
+def on_host(flags: Given) -> bool:
+    """Whether the whole optimizer is on the host, and not a fraction of it."""
+    share = flags.fraction(fields.HOST_SHARE) if flags.has(fields.HOST_SHARE) else 1
+    return flags.has(fields.ON_HOST) and share == 1
 
 
 def capacity_of(factor: float | None) -> float | None:
@@ -340,4 +355,8 @@ def is_modelled(flag: str, job: TrainingJob, plan: Plan) -> bool:
     """Whether this job or plan has what the flag asks for after all: the planner's own uneven split counts
     embedding and loss as layers, and its CUDA graphs hold some sets of modules."""
     uneven = bool(job.shape.layers % plan.stages)
+    if flag in (fields.AWARE, fields.ON_HOST):
+        return precision_aware(job) and (flag == fields.AWARE or bool(job.offload))
+    if flag.startswith("--exp-avg"):
+        return job.moments == "bf16"
     return bool(job.stack.graphs) if "cuda-graph" in flag else flag.startswith("--account") and uneven

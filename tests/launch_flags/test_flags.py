@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import types
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -510,10 +511,41 @@ def test_missing_flags_take_megatrons_defaults_and_this_is_said():
     )
 
 
+@pytest.mark.parametrize(
+    "kept, flags",
+    [
+        ({"moments": "bf16"}, ["--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"]),
+        ({"offload": ("optimizer",)}, ["--optimizer-cpu-offload --optimizer-offload-fraction 1"]),
+    ],
+)
+def test_an_optimizer_in_fewer_bits_or_on_the_host_is_written_and_read_and_asks_for_zero_1(kept, flags):
+    job = job_of(**kept)
+    script = emit_megatron(job, Plan(dp=8, zero=1))
+    assert all(words in script for words in ["--use-precision-aware-optimizer", *flags])
+    found = read_megatron(script, H100)
+    assert (found.job.moments, found.job.offload) == (job.moments, job.offload)
+    assert not [note for note in found.notes if "not modelled" in note]
+    for zero in (0, 2, 3):
+        with pytest.raises(UserError, match="take --zero 1"):
+            emit_megatron(job, Plan(dp=8, zero=zero))
+
+
+def test_an_optimizer_on_the_host_beside_weights_in_8_bits_alone_asks_for_delayed_scales():
+    for dtype in ("fp8", "fp8-current"):
+        job = replace(job_of(software="nemo", dtype=dtype), offload=("optimizer",))
+        with nullcontext() if dtype == "fp8" else pytest.raises(UserError, match="delayed scales"):
+            emit_megatron(job, Plan(dp=8, zero=1))
+
+
+def test_of_megatrons_ways_to_offload_activations_the_refusal_names_the_nearest():
+    with pytest.raises(UserError, match="does not write Megatron's --fine-grained-activation-offloading"):
+        emit_megatron(replace(job_of(), offload=("activations",)), Plan(dp=8, zero=1))
+
+
 def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
     extra = (
-        " --optimizer-cpu-offload --cuda-graph-impl local --recompute-granularity full --recompute-method "
-        "uniform --recompute-num-layers 4"
+        " --optimizer-cpu-offload --optimizer-offload-fraction 0.5 --cuda-graph-impl local"
+        " --recompute-granularity full --recompute-method uniform --recompute-num-layers 4"
         " --recompute-modules shared_experts"
     )
     told = read_megatron(LINE + extra + " --no-such-flag 3 --lr 1e-4 --cp-comm-type a2a", H100).notes
