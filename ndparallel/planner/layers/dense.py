@@ -8,10 +8,11 @@ Limit  As parts.py.
 Glossary: see `ndparallel.planner.layers.operations`.
 """
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count
 
 from gpu import Operation
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.attention import AttentionLists
 from ndparallel.planner.layers.experts import ExpertLists
 from ndparallel.planner.layers.frozen import FrozenLists
@@ -28,7 +29,17 @@ class LayerLists(AttentionLists, ExpertLists):
     """Writes the lists of one kind of layer for one share and one stack."""
 
     def unit(self, kind: str, recompute: str) -> Layer:
-        """The four lists of an embedding, dense, experts or head unit."""
+        """The four lists of an embedding, dense, experts or head unit, written once; `recompute` is none,
+        selective or full."""
+        if (kind, recompute) not in self.units:
+            self.units[kind, recompute] = self.written(kind, recompute)
+        return self.units[kind, recompute]
+
+    @cached_property
+    def units(self) -> dict[tuple[str, str], Layer]:
+        return {}
+
+    def written(self, kind: str, recompute: str) -> Layer:
         frozen = self.frozen
         if kind == "embedding":
             return frozen.embedding(self.embedding()) if frozen else self.embedding()
@@ -42,16 +53,6 @@ class LayerLists(AttentionLists, ExpertLists):
         return FrozenLists(self.shape, self.share.adapters) if self.share.adapters else None
 
     def layer(self, experts: bool, recompute: str) -> Layer:
-        """The four lists, written once; `recompute` is none, selective or full."""
-        if (experts, recompute) not in self.layers:
-            self.layers[experts, recompute] = self.written(experts, recompute)
-        return self.layers[experts, recompute]
-
-    @cached_property
-    def layers(self) -> dict[tuple[bool, str], Layer]:
-        return {}
-
-    def written(self, experts: bool, recompute: str) -> Layer:
         last = self.experts_forward() if experts else self.mlp_forward()
         first = self.attention_forward
         backward = [
@@ -226,7 +227,8 @@ class LayerLists(AttentionLists, ExpertLists):
         layer, and the head again (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
         if not self.shape.prediction_layers:
             return head
-        matrices, layer = self.shape.prediction(), self.layer(self.shape.moe_layers > 0, recompute)
+        matrices = self.shape.prediction()
+        layer = self.unit("experts" if self.shape.moe_layers else "dense", recompute)
         (into,), (back,) = ([self.product(one, side) for one in matrices] for side in ("forward", "dgrad"))
         joined = Layer(
             [self.norm(False)] * 2 + [*self.gather(into) * 2, into, *self.gathered_columns()],
@@ -330,3 +332,15 @@ def partly(matmul: Operation, share: float) -> Operation:
     """A share of the products that a list has as one."""
     m, n, k = matmul.shape
     return matmul._replace(flops=matmul.flops * share, bytes=matmul.bytes * share, shape=(m, n * share, k))
+
+
+def lists_of(job: TrainingJob, plan: Plan) -> LayerLists:
+    """The lists of a job's layers, which plans that cut a layer alike share."""
+    given = job.shape, plan.share(job), job.stack
+    try:
+        return shared_lists(*given)
+    except TypeError:  # an array of plans has no hash
+        return LayerLists(*given)
+
+
+shared_lists = lru_cache(maxsize=64)(LayerLists)

@@ -58,11 +58,9 @@ def recomputed_flops(job: TrainingJob, plan: Plan) -> float:
     """FLOPs of one step that are done again, on all GPUs."""
     lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), job.stack)
     kinds = [kind for stage in stage_kinds(job, plan) for kind in stage]
-    layers = {experts: kinds.count("experts" if experts else "dense") for experts in (False, True)}
+    layers = {kind: kinds.count(kind) for kind in ("dense", "experts")}
     again = sum(
-        count * flops(lists.layer(experts, plan.recompute).recompute)
-        for experts, count in layers.items()
-        if count
+        count * flops(lists.unit(kind, plan.recompute).recompute) for kind, count in layers.items() if count
     )
     return float(again * plan.tp * plan.cp * plan.dp * plan.microbatches(job))
 

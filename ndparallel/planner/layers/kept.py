@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.dense import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
 from ndparallel.planner.stages import KEPT
@@ -35,7 +35,7 @@ def passed_bytes(job: TrainingJob, plan: Plan):
     """Bytes of what one microbatch hands from one stage to the next, where stages of PyTorch keep it."""
     if not job.stack.keeps_outputs:
         return 0.0
-    lists = LayerLists(job.shape, plan.share(job), job.stack)
+    lists = lists_of(job, plan)
     return (plan.pp > 1) * lists.share.shard * job.shape.hidden * lists.itemsize
 
 
@@ -49,7 +49,7 @@ def passed_messages(layout: str, ranks: int, chunks: Any, rank: Any, microbatche
 
 
 def layer_bytes(job: TrainingJob, plan: Plan, recompute: str):
-    return kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), recompute)
+    return kept_bytes(lists_of(job, plan), recompute)
 
 
 def prediction_bytes(job: TrainingJob, plan: Plan):
@@ -57,7 +57,7 @@ def prediction_bytes(job: TrainingJob, plan: Plan):
     own the two normed hidden states that they join, and what goes into the norms."""
     if not (layers := job.shape.prediction_layers):
         return 0.0
-    lists = LayerLists(job.shape, plan.share(job), job.stack)
+    lists = lists_of(job, plan)
     return layers * (kept_bytes(lists, plan.recompute) + 2 * normed_bytes(lists, ATTENTION))
 
 
@@ -72,7 +72,7 @@ def gathered_keys_bytes(job: TrainingJob, plan: Plan):
     torch/distributed/tensor/experimental/_attention.py)."""
     if not job.stack.cp_gathers:
         return 0.0
-    return (plan.cp > 1) * LayerLists(job.shape, plan.share(job), job.stack).gathered_keys_bytes
+    return (plan.cp > 1) * lists_of(job, plan).gathered_keys_bytes
 
 
 def kept_bytes(lists: LayerLists, recompute: str):

@@ -25,7 +25,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import in_graph, launch_cost, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.collective_time import collective_seconds, dispatch_seconds, lost_to
-from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.dense import LayerLists, lists_of
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
 from ndparallel.planner.numbers import larger
@@ -77,7 +77,7 @@ class Pricing:
 
     @cached_property
     def lists(self) -> LayerLists:
-        return LayerLists(self.job.shape, self.plan.share(self.job), self.job.stack)
+        return lists_of(self.job, self.plan)
 
     def unit(self, kind: str) -> UnitSeconds:
         """All passes of an embedding, dense, experts or head unit."""

@@ -28,7 +28,7 @@ import numpy as np
 
 from ndparallel.pipeline.recipe import RECIPES, Recipe
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.dense import LayerLists, lists_of
 from ndparallel.planner.layers.kept import (
     held_activations,
     layer_bytes,
@@ -185,7 +185,7 @@ def logits_bytes(job: TrainingJob, plan: Plan):
     whole = stack.keeps_outputs * (plan.pp > 1) * (2 * plan.microbatches(job) - 1)
     logits = share.rows * shape.vocab / (plan.tp if stack.parallel_loss else 1)
     dummy = stack.dummy_gradients * (not job.adapters) * shape.vocab * shape.hidden / plan.tp * HALF
-    head = logits * kept + head_input_bytes(LayerLists(shape, share, stack))
+    head = logits * kept + head_input_bytes(lists_of(job, plan))
     return head * (1 + shape.prediction_layers) + logits * HALF * whole + dummy
 
 
