@@ -117,7 +117,8 @@ def test_a_searched_schedule_ends_when_it_does_with_every_round_timed(memory, ra
     replay = searched(ranks, 40, memory)
     draw = np.random.default_rng(seed)
     seconds = draw.uniform(0.3, 1, (3, 1 if alike else ranks)) * ([1] * (ranks - 1) + [1.5])
-    work = Work(*seconds, latency=draw.uniform(0, 0.1), wire=draw.uniform(0, 0.1))
+    forward, inputs, weights = seconds
+    work = Work(forward, inputs, weights, latency=draw.uniform(0, 0.1), wire=draw.uniform(0, 0.1))
     assert same(ends_by_rounds(replay, work), replay.ends(work))
 
 

@@ -154,7 +154,7 @@ def test_one_microbatch_tells_a_silent_1f1b_whose_last_rank_never_waits(pp, micr
     """Ranks may be as unlike as can be: some forward passes take as long as another rank's microbatch."""
     timer = PipelineTimer(workload_of(job(global_batch=microbatches), Plan(pp=pp)))
     draw = np.random.default_rng(seed)
-    forward, backward = draw.uniform(0, [[2 - draw.integers(2)], [1]], (2, pp))
+    forward, backward = draw.uniform(0, [[float(2 - draw.integers(2))], [1.0]], (2, pp))
     last = draw.uniform(0.8, 1.2) * max(forward + backward)  # the last rank may be the busiest
     backward[-1] = max(last - forward[-1], 0)
     timer.silent, timer.last = Work(forward.tolist(), backward.tolist(), [0.0] * pp), 0
