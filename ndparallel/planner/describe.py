@@ -114,6 +114,23 @@ def groups_across(found: Prediction) -> list[str]:
     return [name.upper() for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
 
 
+def assumed_nodes(found: Prediction) -> list[str]:
+    """Say how many GPUs of a node are in use where groups that are priced inside one do not fill it; else
+    some of them would lie on two nodes."""
+    node, groups = found.job.hardware.gpus_per_node, Groups(found.plan, found.job)
+    inside = [(name, links) for name in ("tp", "cp", "ep", "dp") if (links := groups.links(name)).nodes == 1]
+    sizes = {name.upper(): int(links.ranks * links.stride) for name, links in inside if links.ranks > 1}
+    partial = {name: size for name, size in sizes.items() if node % size}
+    if found.job.stack.executed or found.plan.gpus <= node or not partial:
+        return []
+    size = max(partial.values())
+    used = node - node % size
+    return [
+        f"{listed([*partial])} in groups of {size} GPUs are priced inside a node: of its {node} GPUs {used} "
+        f"are taken to be used, and {node - used} idle (--what-if gpus_per_node={used})."
+    ]
+
+
 def plan_words(plan: Plan) -> str:
     """The plan in one line."""
     size = [f"microbatches of {plan.micro_batch}"] if plan.micro_batch > 1 else []
@@ -196,5 +213,6 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {room_words(found)}",
         *imbalance_sentences(found),
         *assumed_links(found.job, int(found.plan.gpus)),
+        *assumed_nodes(found),
         *([FOLDED.format(plan=found.plan)] if is_folded(found.plan) else []),
     ]

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu import CLASSROOM
+from ndparallel.planner.describe import assumed_nodes
 from ndparallel.planner.groups import GroupLinks, Groups
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack
 from tests.support.accelerators import accelerator
 
@@ -57,3 +59,20 @@ def test_a_pipelines_ends_pay_for_uplinks_where_they_are_in_different_leaves(pp,
 def test_hardware_that_says_nothing_of_leaves_has_none():
     port = CLASSROOM.across.bandwidth_bytes_per_second
     assert GroupLinks(64, 8, CLASSROOM).across_bandwidth == port
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "degrees", "said"),
+    [
+        ("gb200", 1152, {"ep": 64}, "EP in groups of 64 GPUs are priced inside a node: of its 72 GPUs 64"),
+        ("h100", 48, {"pp": 8}, "DP in groups of 6 GPUs are priced inside a node: of its 8 GPUs 6"),
+        ("h100", 64, {"tp": 8}, ""),
+        ("gb200", 72, {"ep": 8}, ""),
+    ],
+)
+def test_groups_that_do_not_fill_a_node_are_said_to_leave_the_rest_of_it_idle(hardware, gpus, degrees, said):
+    model = find_model("deepseek-v3" if "ep" in degrees else "llama-3-8b")
+    plan = Plan(dp=gpus // degrees.get("tp", 1) // degrees.get("pp", 1), **degrees)
+    job = TrainingJob(model, accelerator(hardware), find_stack("megatron-core"), 4096, gpus)
+    told = assumed_nodes(predict(job, plan))
+    assert len(told) == bool(said) and all(line.startswith(said) for line in told)
