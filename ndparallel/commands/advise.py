@@ -10,12 +10,16 @@ Idea   Their rules are followed step by step, with this job's numbers at every b
 import argparse
 from collections.abc import Iterator
 
+from rich.console import Console
+
 from gpu import si
+from ndparallel.commands.plan import job_words
 from ndparallel.planner.describe import room_words, shared_ports_named
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options
-from ndparallel.planner.options import job_from, with_defaults
+from ndparallel.planner.options import job_from, overlapped, with_defaults
 from ndparallel.planner.plan_name import name_of
+from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import counted, progress
@@ -40,18 +44,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.published:
         return show_published(arguments.json)
-    arguments = with_defaults(arguments)
+    typed, arguments = arguments, with_defaults(arguments)
     with progress() as announce:
         announce(effort_words(arguments.gpus))
         advice = advise(job_from(arguments), arguments.gpus)
     if arguments.json:
         print_json(advice.as_dict())
     else:
-        show(advice)
+        show(advice, words_of(typed, advice))
     return 0
 
 
-def show(advice: Advice) -> None:
+def words_of(typed: argparse.Namespace, advice: Advice) -> str:
+    """The options of the job, with what the guides switched on."""
+    stack = advice.found.job.stack
+    switched = {"overlap": overlapped(stack)} if stack.hides_dispatch else {}
+    return job_words(argparse.Namespace(**vars(typed) | switched))
+
+
+def show(advice: Advice, words: str) -> None:
     console, width = plain_console()
     questions = [(each.question, each.guide.name, each.follows) for each in advice.branches]
     columns = ("question", "guide", "its answer")
@@ -59,9 +70,9 @@ def show(advice: Advice) -> None:
     console.print()
     if advice.advised:
         console.print(ranking(advice.ways, width, "their plan"))
-        console.print()
+        show_command(console, words, advice.advised)
     console.print(ranking([advice.found.best], width, "the best plan"))
-    console.print()
+    show_command(console, words, advice.found.best)
     console.print(prose(" ".join([conclusion(advice), *doubts(advice)]), width))
     console.print(prose(f"{certainty(advice.found)} {HEADROOM_WORDS}", width))
     for sentence in shared_ports_named(advice.found.best):
@@ -70,6 +81,10 @@ def show(advice: Advice) -> None:
     for guide in GUIDES:
         if guide in [branch.guide for branch in advice.branches]:
             console.print(prose(f"{guide.name}: {guide.source}.", width))
+
+
+def show_command(console: Console, words: str, found: Prediction) -> None:
+    console.print(f"\nndparallel plan{words} --plan {name_of(found.plan)}\n", soft_wrap=True)
 
 
 def conclusion(advice: Advice) -> str:

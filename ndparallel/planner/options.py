@@ -7,6 +7,7 @@ Idea   Our names and Megatron's mean the same. What follows from the rest is der
 import argparse
 import re
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 from gpu import Hardware
@@ -223,6 +224,18 @@ def overlapping(stack: Stack, words: str) -> Stack:
         cp_overlap=cp,
         hides_dispatch=ep,
     )
+
+
+def overlapped(stack: Stack) -> str:
+    """The groups whose communication is beside compute, as --overlap names them."""
+    hidden = (
+        stack.tp_overlap != "none",
+        stack.dp_overlap,
+        stack.pp_overlap,
+        stack.cp_overlap,
+        stack.hides_dispatch,
+    )
+    return ",".join(compress(OVERLAPS, hidden)) or "none"
 
 
 def plan_from(arguments: argparse.Namespace, job: TrainingJob) -> Plan:

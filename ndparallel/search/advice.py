@@ -104,6 +104,7 @@ class Advice:
             "advised": self.advised.as_dict() if self.advised else None,
             "ways": [way.as_dict() for way in self.ways],
             "best": self.found.best.as_dict(),
+            "hides_dispatch": self.found.job.stack.hides_dispatch,
             "longer_than_best_ratio": longer,
             "left_on_the_table_ratio": longer and longer / (1 + longer),  # the same, of the advised step
         }

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from gpu import si
 from ndparallel.commands.advise import doubts
 from ndparallel.commands.command_line import main
 from ndparallel.planner.job import Plan
@@ -167,6 +168,15 @@ def test_advise_and_a_search_leave_the_same_memory_free_and_find_the_same_plan(c
     advised, searched = (record(capsys, command, *SEVENTY[1:]) for command in ("advise", "plan"))
     assert advised["best"]["plan"] == searched["plans"][0]["plan"]
     assert advised["best"]["step_seconds"] == searched["plans"][0]["step_seconds"]
+
+
+def test_advise_prints_the_commands_of_both_plans_on_the_software_that_its_guides_switched(capsys):
+    out = printed(capsys, "advise", "--model", "qwen3-235b-a22b", "--gpus", "256", "--global-batch", "2048")
+    commands = [line.split()[1:] for line in out.splitlines() if line.startswith("ndparallel plan")]
+    assert len(commands) == 2
+    for command, head in zip(commands, ("their plan", "the best plan")):
+        table, seconds = out.partition(head)[2], record(capsys, *command)["step_seconds"]
+        assert "tp,dp,pp,cp,ep" in command and si(seconds, "s") in table.partition("\nndparallel")[0]
 
 
 def test_advise_says_which_of_its_plans_is_tight():
