@@ -333,19 +333,17 @@ def v_min(at: RankSide) -> Program:
 
 # ------------------------------------------- orders that are searched for, see ndparallel.pipeline.search
 
-RECIPES["zb-1p"] = Recipe(
-    program=None,
-    source=f"{ZERO_BUBBLE}, section 3.1",
-    peak_in_flight=lambda m, r, p, v: np.minimum(m, p),
-    memory_limit=lambda p: p,
-    head_start=lambda p: p,
-    spelled="zb1p",
-)
-RECIPES["zb-2p"] = Recipe(
-    program=None,
-    source=f"{ZERO_BUBBLE}, section 3.1",
-    peak_in_flight=lambda m, r, p, v: np.minimum(m, 2 * p),
-    memory_limit=lambda p: 2 * p,
-    head_start=lambda p: 2 * p,
-    spelled="zb2p",
-)
+
+def searched_within(times: int) -> Recipe:
+    """The zero-bubble order that is found where a rank may have so many times p microbatches in flight."""
+    return Recipe(
+        program=None,
+        source=f"{ZERO_BUBBLE}, section 3.1",
+        peak_in_flight=lambda m, r, p, v: np.minimum(m, times * p),
+        memory_limit=lambda p: times * p,
+        head_start=lambda p: times * p,
+        spelled=f"zb{times}p",
+    )
+
+
+RECIPES["zb-1p"], RECIPES["zb-2p"] = searched_within(1), searched_within(2)
