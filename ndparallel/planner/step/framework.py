@@ -37,7 +37,8 @@ from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.planner.step.workload import Meeting
 
-# Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
+# Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average,
+# which is read as the range that has 95 % of them: four standard deviations
 SPREAD = 0.02
 # of a host, for one parameter: Ren et al., "ZeRO-Offload" (2101.06840), table 4, 2.57 s for 10 billion
 CPU_ADAM_SECONDS = 0.257e-9
@@ -326,6 +327,8 @@ def tied_sum(pricing: Pricing) -> CollectiveOp:
 
 
 def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
+    """Latency and wire time of a microbatch's activations between neighbouring stages. All hops are priced as
+    the slowest: between nodes, unless one node has the whole pipeline."""
     job, plan, stride = pricing.job, pricing.plan, pricing.groups.stage_stride
     start, links = start_and_links("point_to_point", pricing.groups.pp)
     hardware = links.hardware
