@@ -19,6 +19,7 @@ Glossary
     part          what one of several GPUs holds or is: a slice of a matrix, a piece of a ring, a group
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 
@@ -60,6 +61,16 @@ ACTIVITIES = {
 }
 PER_MICROBATCH = (FORWARD, BACKWARD, WEIGHT, RECOMPUTE)
 PHASES = (*PER_MICROBATCH, OPTIMIZER)
+
+SPLIT = {BACKWARD: "backward or input gradient", WEIGHT: "weight gradient"}
+
+
+def legend_words(activities: Collection[str]) -> dict[str, str]:
+    """Return what a legend says of activities. Where weights' gradients are apart, the colour of backward is
+    that of the other half too."""
+    words = SPLIT if WEIGHT in activities else {}
+    return {name: words.get(name, name) for name in ACTIVITIES if name in activities}
+
 
 MEMORY = {
     "weights": Paint("w", "#2814a1", "#4c56d3"),

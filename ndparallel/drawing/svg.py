@@ -25,7 +25,7 @@ from gpu import COMPUTE, si
 from ndparallel.base.quoting import markup
 from ndparallel.base.words import ranges
 from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned
-from ndparallel.drawing.palette import ACTIVITIES, IDLE
+from ndparallel.drawing.palette import ACTIVITIES, IDLE, legend_words
 from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
     LEFT,
@@ -34,6 +34,7 @@ from ndparallel.drawing.svg_parts import (
     TITLE_HEIGHT,
     document,
     legend,
+    legend_places,
     number,
     text,
     time_axis,
@@ -97,8 +98,10 @@ def _draw(timelines: Sequence[Timeline], per_second: float, pointed_seconds: flo
     paints = {name: paint for name, paint in ACTIVITIES.items() if name in seen}
     axis = time_axis(max((timeline.seconds for timeline in timelines), default=0.0), top, per_second)
     names = ", ".join(f"{timeline.name} {si(timeline.seconds, 's')}" for timeline in timelines)
-    body = ["<defs>", *shapes.values(), "</defs>", *axis, *parts, *legend(paints, top + AXIS_HEIGHT)]
-    return document(f"Timeline of {names}", top + AXIS_HEIGHT + LEGEND_HEIGHT, paints, body)
+    words, legend_top = legend_words(seen), top + AXIS_HEIGHT
+    *_, (_, last_row) = legend_places(words.values(), legend_top)
+    body = ["<defs>", *shapes.values(), "</defs>", *axis, *parts, *legend(paints, legend_top, words)]
+    return document(f"Timeline of {names}", last_row + LEGEND_HEIGHT, paints, body)
 
 
 def panel_height(timeline: Timeline) -> float:

@@ -31,7 +31,7 @@ from ndparallel.drawing.palette import (
 
 WIDTH, LEFT, RIGHT = 660, 76, 24  # narrow enough for a phone, wide enough for the numbers of microbatches
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
-TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
+TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT, LEGEND_ROW = 26, 24, 26, 18
 
 HOLLOW = "-hollow"  # what the name of a colour ends with where it is a frame
 STROKE = "-stroke"  # where it is a line
@@ -159,15 +159,23 @@ def legend(
     letters: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """Draw a patch of every paint with its name, or with its word in `words`, and its letter in `letters`."""
-    x = float(left)
-    for paint in paints:
-        name = (words or {}).get(paint, paint)
+    names = {paint: (words or {}).get(paint, paint) for paint in paints}
+    for (paint, name), (x, y) in zip(names.items(), legend_places(names.values(), top, left)):
         letter = (letters or {}).get(paint)
-        place = f'x="{number(x)}" y="{number(top + 5)}"'
+        place = f'x="{number(x)}" y="{number(y + 5)}"'
         yield f'<rect class="nd-{paint}" {place} width="12" height="12" rx="2"/>'
         if letter:
-            yield text(x + 6, top + 14.5, letter, f"middle digit nd-on-{paint}")
-        yield text(x + 17, top + 15, name)
+            yield text(x + 6, y + 14.5, letter, f"middle digit nd-on-{paint}")
+        yield text(x + 17, y + 15, name)
+
+
+def legend_places(names: Iterable[str], top: float, left: int = LEFT) -> Iterator[tuple[float, float]]:
+    """Yield the corner of every name's patch: in a row, and in the next one where that is full."""
+    x = float(left)
+    for name in names:
+        if x > left and x + 17 + words_width(name) > WIDTH:
+            x, top = float(left), top + LEGEND_ROW
+        yield x, top
         x += 30 + words_width(name)
 
 

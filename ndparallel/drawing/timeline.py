@@ -27,7 +27,15 @@ from gpu import COMPUTE, si
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH, ranges
 from ndparallel.drawing.history import Lane, Timeline, alike, ticks
-from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, IDLE, PER_MICROBATCH, WAITING, ink_on
+from ndparallel.drawing.palette import (
+    ACTIVITIES,
+    COMMUNICATION,
+    IDLE,
+    PER_MICROBATCH,
+    WAITING,
+    ink_on,
+    legend_words,
+)
 
 BLANK = " "
 BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"  # eighths
@@ -177,9 +185,8 @@ def legend(timelines: Sequence[Timeline]) -> Iterator[Text]:
     seen = {span.activity for lane in lanes for span in lane.spans}
     letters = {span.activity for lane in lanes if lane.stream == COMPUTE for span in lane.spans} | {IDLE}
     text = Text()
-    for activity, paint in ACTIVITIES.items():
-        if activity in letters:
-            text.append(f" {paint.letter} ", style(activity)).append(f" {activity}   ")
+    for activity, words in legend_words(letters).items():
+        text.append(f" {ACTIVITIES[activity].letter} ", style(activity)).append(f" {words}   ")
     text.rstrip()
     yield text
     if seen & {COMMUNICATION, WAITING}:

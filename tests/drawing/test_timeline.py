@@ -35,10 +35,12 @@ from ndparallel.drawing.palette import (
     OPTIMIZER,
     PARTS,
     RECOMPUTE,
+    SPLIT,
     WAITING,
     WEIGHT,
     ink_on,
 )
+from ndparallel.drawing.svg import draw_timelines
 from ndparallel.drawing.timeline import BLANK, BLOCKS, Timelines, axis, gantt, levels, main_activities, shares
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
@@ -326,6 +328,14 @@ def test_the_title_says_the_step_and_the_legend_only_what_occurs():
         "idle",
     ]
     assert lines[-1].startswith("Letter: what fills most of a cell. Block: how much of it")
+
+
+def test_where_weights_gradients_are_apart_the_legend_says_that_b_is_the_input_gradient_too():
+    spans = Span(0, 1, BACKWARD, "b"), Span(1, 2, WEIGHT, "w")
+    run = Timeline("split", 2.0, (Lane(0, COMPUTE, spans),))
+    (legend,) = (line for line in drawn(run) if "B  backward" in line)
+    assert legend == " B  backward or input gradient    W  weight gradient    .  idle"
+    assert all(f">{words}<" in draw_timelines([run]) for words in SPLIT.values())
 
 
 def test_an_empty_run_is_drawn_without_complaint():

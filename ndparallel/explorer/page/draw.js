@@ -63,11 +63,12 @@ function paint() {
 }
 
 function legend(names) {
+  const words = names.includes("weight") ? KNOWN.split : {};
   const item = (name) => {
     const mark = element("i", { "aria-hidden": "true" }, letter(name));
     mark.style.background = colour(name);
     mark.style.color = inkOn(name);
-    return element("li", {}, mark, name.replace("memory ", ""));
+    return element("li", {}, mark, words[name] || name.replace("memory ", ""));
   };
   return element("ul", { class: "legend" }, names.map(item));
 }
