@@ -15,8 +15,9 @@ from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.remedies import Remedy, remedies_of_search
 from ndparallel.search.search import NoPlanFits
+from ndparallel.search.tables import first_of
 
-COLUMNS = ("what would make it fit", "step", "memory", "it changes")
+COLUMNS = ("what would make it fit", "step", "memory", "launched by", "it changes")
 NONE = "Nothing that is known here would make it fit, nor would more GPUs, as far as they were tried."
 
 
@@ -42,7 +43,13 @@ def show_remedies(console: Console, remedies: list[Remedy]) -> None:
         console.print(prose(NONE, width))
         return
     rows = [
-        (one.option, si(one.found.seconds, "s"), si(float(one.found.fullest.total), "B"), one.kind)
+        (
+            one.option,
+            si(one.found.seconds, "s"),
+            si(float(one.found.fullest.total), "B"),
+            first_of(one.launched_by),
+            one.kind,
+        )
         for one in remedies
     ]
-    console.print(quiet_table(COLUMNS, rows, width, words=COLUMNS[-1:]))
+    console.print(quiet_table(COLUMNS, rows, width, words=COLUMNS[-2:]))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.launch_flags.frameworks import launched_by
 from ndparallel.planner.adapters import NF4_BITS, Adapters
 from ndparallel.planner.changes import Change, job_change, plan_change, tried
 from ndparallel.planner.job import Plan, TrainingJob
@@ -52,6 +53,7 @@ JOBS: tuple[tuple[str, Change], ...] = (
         job_change(f"QLoRA of rank {RANK}", f"--qlora {RANK}", adapters=Adapters(RANK, base_bits=NF4_BITS)),
     ),
 )
+WIDER = {"tp": "tensor parallelism of", "cp": "context parallelism of", "pp": "a pipeline of"}
 FULL = plan_change("full recomputation", "--recompute full", recompute="full", recompute_layers=0)
 ONE = plan_change("microbatches of 1", "--micro-batch 1", micro_batch=1)
 
@@ -65,6 +67,10 @@ class Remedy:
     option: str
     found: Prediction
 
+    @property
+    def launched_by(self) -> list[str]:
+        return launched_by(self.found.job, self.found.plan)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
@@ -74,6 +80,7 @@ class Remedy:
             "memory_bytes": float(self.found.fullest.total),
             "gpus": int(self.found.plan.gpus),
             "plan": name_of(self.found.plan),
+            "launched_by": self.launched_by,
         }
 
 
@@ -90,14 +97,14 @@ def in_order(remedies: list[Remedy]) -> list[Remedy]:
 def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
     """What makes a plan fit, its degrees as they are or nearly so, and the fewest GPUs on which some plan
     does."""
-    found = [remedy for kind, change in changes_of(plan) for remedy in remedied(job, plan, kind, change)]
-    shortest = min((one.found.plan.pp for one in found if one.found.plan.pp > plan.pp), default=0)
-    some = [one for one in found if one.found.plan.pp in (plan.pp, shortest)]
+    changes = [*changes_of(plan), *(each for name in WIDER for each in wider(job, plan, name)), *JOBS]
+    found = [remedy for kind, change in changes for remedy in remedied(job, plan, kind, change)]
+    quickest = {wider_name(plan, one.found.plan) or one.option: one for one in reversed(in_order(found))}
     larger = [
         replace(one, option=f"{one.option} --plan {name_of(one.found.plan)}")
         for one in more_gpus(job, int(plan.gpus), None, max_memory=job.hardware.memory_bytes)
     ]
-    return in_order([*some, *larger])
+    return in_order([*quickest.values(), *larger])
 
 
 def remedied(job: TrainingJob, plan: Plan, kind: str, change: Change) -> Iterator[Remedy]:
@@ -125,12 +132,26 @@ def changes_of(plan: Plan) -> Iterator[tuple[str, Change]]:
         yield TIME, ONE
     for stage in range(plan.zero + 1, 4 if plan.dp * plan.cp > 1 else 0):
         yield TIME, plan_change(f"ZeRO-{stage}" if stage < 3 else "FSDP", f"--zero {stage}", zero=stage)
+
+
+def wider(job: TrainingJob, plan: Plan, name: str) -> Iterator[tuple[str, Change]]:
+    """One degree times what it takes of data parallelism; TP inside the node alone."""
     for times in divisors(plan.dp)[1:]:
-        pp, dp = plan.pp * times, plan.dp // times
-        ep = min(plan.ep, dp)
-        option = f"--pp {pp}" if ep == plan.ep else f"--pp {pp} --ep {ep}"
-        yield TIME, plan_change(f"a pipeline of {pp}", option, pp=pp, dp=dp, ep=ep)
-    yield from JOBS
+        degree, dp = getattr(plan, name) * times, plan.dp // times
+        if name == "tp" and degree > job.hardware.gpus_per_node:
+            return
+        fields = {name: degree, "dp": dp, "ep": min(plan.ep, dp)}
+        if name == "tp":
+            fields["sequence_parallel"] = (
+                plan.sequence_parallel if plan.tp > 1 else job.stack.sequence_parallel
+            )
+        option = f"--{name} {degree}" + f" --ep {dp}" * (dp < plan.ep)
+        yield TIME, plan_change(f"{WIDER[name]} {degree}", option, **fields)
+
+
+def wider_name(before: Plan, after: Plan) -> str:
+    """The degree that grew; "" where none did."""
+    return next((name for name in WIDER if getattr(after, name) > getattr(before, name)), "")
 
 
 # ------------------------------------------------------------------------------------------------ of a search

@@ -36,6 +36,28 @@ def test_every_remedy_of_a_plan_predicts_the_same_when_it_is_typed(capsys):
         assert typed["memory_bytes_per_stage"][0]["total"] <= each["memory_bytes"] <= 80 * 2**30
 
 
+def test_cp_makes_a_405b_fit_sooner_than_recomputation_and_rows_that_nobody_launches_say_so(capsys):
+    pipeline = "--tp 8 --pp 16 --chunks 8 --zero 1"
+    words = f"plan --model llama-3-405b --gpus 16384 --global-batch 2048 --sequence 8192 {pipeline}"
+    remedies = answer(capsys, words)["remedies"]
+    first, seconds = remedies[0], {each["option"]: each["step_seconds"] for each in remedies}
+    assert first["option"] == "--cp 2" and first["step_seconds"] < seconds["--recompute full"]
+    assert "megatron" in first["launched_by"]
+    assert answer(capsys, f"{words} --cp 2")["step_seconds"] == pytest.approx(first["step_seconds"])
+    assert main(words.split()) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("--")]
+    assert {row[1]: "nobody" in row for row in rows if row[0] == "--offload"}["activations"]
+
+
+def test_tp_makes_it_fit_inside_the_node_alone_and_each_degree_grows_by_what_is_quickest(capsys):
+    words = "plan --model llama-3-8b --gpus 64 --global-batch 64 --sequence 16384"
+    remedies = answer(capsys, words + " --zero 1")["remedies"]
+    grown = [each["option"] for each in remedies if each["option"][2:4] in ("tp", "cp", "pp")]
+    assert sorted(grown) == ["--cp 4", "--pp 8", "--tp 2"]
+    without_sharding = [each["option"] for each in answer(capsys, words + " --dp 64")["remedies"]]
+    assert "--tp 4" in without_sharding  # and not --tp 2 --recompute full, which is slower
+
+
 def test_what_costs_time_alone_comes_first_and_the_quickest_of_a_kind(capsys):
     remedies = answer(capsys, f"{LARGE} {GIVEN}")["remedies"]
     keys = [(REMEDY_KINDS.index(each["kind"]), each["step_seconds"] * each["gpus"]) for each in remedies]
