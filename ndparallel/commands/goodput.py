@@ -2,7 +2,7 @@
 
 Idea   Young's and Daly's formulas beside a simulation, failure after failure, that knows neither. `ndparallel
        plan --tokens` says how many days a training takes where nothing fails; --days makes real ones of them.
-       With --plan and the options of its job, step, days and size of a checkpoint are the plan's.
+       With a plan, as for `ndparallel plan`, and its job, step, days and size of a checkpoint are the plan's.
 Limit  The default rate is that of Llama 3's 16,384 GPUs (arXiv 2407.21783, table 5: 419 unexpected
        interruptions in 54 days). Checkpoint and restart times are of your system: the defaults are
        assumptions.
@@ -24,8 +24,8 @@ from ndparallel.base.words import three_digits
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Duration, FailureModel
 from ndparallel.planner.memory.states import checkpoint_bytes
-from ndparallel.planner.option_groups import add_job_options
-from ndparallel.planner.options import job_and_plan, with_defaults
+from ndparallel.planner.option_groups import add_job_options, add_plan_options
+from ndparallel.planner.options import job_and_plan, plan_options_given, with_defaults
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, prose
@@ -76,8 +76,7 @@ def add_failure_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_planned_training(parser: argparse.ArgumentParser) -> None:
-    plan = parser.add_argument_group("a plan, whose step, days and checkpoints are meant")
-    plan.add_argument("--plan", metavar="NAME", help="its name, as a search prints it; with the job:")
+    plan = parser.add_argument_group("a plan, given with its job: its step, days and checkpoints are meant")
     plan.add_argument("--tokens", type=float, metavar="N", help="tokens to train on, instead of --days")
     plan.add_argument(
         "--checkpoint-bandwidth",
@@ -86,6 +85,7 @@ def add_planned_training(parser: argparse.ArgumentParser) -> None:
     )
     add_job_options(parser, needed="--gpus N")
     add_state_options(parser)
+    add_plan_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -117,10 +117,11 @@ def completed(arguments: argparse.Namespace) -> argparse.Namespace:
     what needs a plan that is not there."""
     if not hasattr(arguments, "gpus"):
         raise UserError("--gpus is needed: all of them stop when one fails.")
-    follows = of_plan(arguments) if arguments.plan else {}
+    planned = plan_options_given(arguments)
+    follows = of_plan(arguments) if planned else {}
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    if not arguments.plan and (alone := [name for name in OF_A_PLAN if name in given]):
-        raise UserError(f"--{alone[0].replace('_', '-')} is of a plan: name it with --plan, beside its job.")
+    if not planned and (alone := [name for name in OF_A_PLAN if name in given]):
+        raise UserError(f"--{alone[0].replace('_', '-')} is of a plan: give it too, as --tp 8 or --plan.")
     if twice := [name for name in follows if name in given]:
         raise UserError(f"--{twice[0]} is given, and follows from the plan too: leave one of the two out.")
     return argparse.Namespace(**vars(arguments) | DEFAULTS | follows | given)
@@ -228,7 +229,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def sentences(cluster: FailureModel, best: dict[str, Any], lasts: Duration) -> list[str]:
-    training = f"training of {lasts.work_days:g} day{'s' * (lasts.work_days != 1)}"
+    training = f"training of {three_digits(lasts.work_days)} day{'s' * (lasts.work_days != 1)}"
     if lasts.days is None:
         return [
             f"{training.capitalize()} would hardly ever end: a failure comes before the work since the last "

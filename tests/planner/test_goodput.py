@@ -3,6 +3,7 @@ theory it does not know."""
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -171,6 +172,16 @@ def test_a_plan_gives_goodput_its_step_its_days_and_the_size_of_its_checkpoints(
     assert found["training"]["work_days"] == pytest.approx(plan["days"])
     steps = [row["interval_seconds"] / plan["step_seconds"] for row in found["intervals"]]
     assert steps == pytest.approx([round(step) for step in steps], rel=1e-6)
+
+
+def test_a_plan_is_given_to_goodput_as_to_plan_and_its_days_have_three_digits(capsys):
+    job = ["--model", "llama-3-8b", "--gpus", "64", "--global-batch", "64", "--tokens", "1e13"]
+    said = []
+    for plan in (["--plan", "TP2xDP32,zero1,sp,mbs1"], ["--tp", "2", "--zero", "1"]):
+        assert main(["goodput", *job, *plan]) == 0
+        said.append(" ".join(capsys.readouterr().out.split()))
+    assert said[0] == said[1]
+    assert re.search(r"training of \d\d\d days takes", said[0])
 
 
 PLANNED = ["--gpus", "8", "--model", "llama-3-8b", "--global-batch", "64", "--plan", "TP8,mbs1"]
