@@ -30,6 +30,9 @@ class Message(NamedTuple):
     release: Callable[[], None] | None = None  # given where the array is only lent by the transport
 
 
+ARRAY = Message._fields.index("array")  # its place in such a tuple
+
+
 class Mailboxes:
     """The smallest transport: all GPUs in one process, a queue for every (target, source, what)."""
 

@@ -4,7 +4,7 @@ import sys
 from collections import deque
 from typing import Any
 
-from gpu import Message, snapshot
+from gpu import snapshot
 from ndparallel.engines.failures import DeadlockError
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.waiting import report, waiting
@@ -19,7 +19,8 @@ class Alone:
     def post(self, target: int, message: tuple) -> None:
         if target:
             no_such_rank(0, target, 1)
-        self.inbox.append(Message(*message)._replace(array=snapshot(message[5])))
+        *head, array, release = message
+        self.inbox.append((*head, snapshot(array), release))
 
     def wait(self, source: int, what: Any) -> tuple:
         if source:

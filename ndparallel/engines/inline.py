@@ -22,6 +22,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+from ndparallel.base.messages import ARRAY
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
@@ -148,9 +149,9 @@ class InlineRank:
         "misuse",
     )
 
-    def __init__(self, round: InlineRun, rank: int, stack: Any) -> None:
+    def __init__(self, run: InlineRun, rank: int, stack: Any) -> None:
         self.rank, self.stack = rank, stack
-        self.seats, self.ready, self.main = round.seats, round.ready, round.main
+        self.seats, self.ready, self.main = run.seats, run.ready, run.main
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         # by target: its seat, and its inbox for what comes from here
         self.receivers: dict[int, tuple[InlineRank, deque[tuple]]] = {}
@@ -160,10 +161,10 @@ class InlineRank:
         self.thread, self.misuse = 0, None  # which receives, and an error of one that should not
 
     def post(self, target: int, message: tuple) -> None:
-        array = message[5]
+        array = message[ARRAY]
         if array is not self.last_size:
             if array.flags.writeable or any(array.strides):
-                message = (*message[:5], array.copy(), None)
+                message = (*message[:ARRAY], array.copy(), None)
             else:
                 self.last_size = array  # it is only a size, which need not be found out again and again
         seat, inbox = self.receivers.get(target) or self._receiver(target)

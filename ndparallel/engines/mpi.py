@@ -23,6 +23,7 @@ from typing import Any
 
 from ndparallel.base.bfloat16 import to_wire
 from ndparallel.base.errors import UserError
+from ndparallel.base.messages import ARRAY
 from ndparallel.engines.coordinator import RunCoordinator, WaitReport
 from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
@@ -167,7 +168,7 @@ class MPIChannel:
         self.world.send(
             target,
             ("content" if follow else "data", self.run, frame, follow),
-            to_wire(message[5]) if follow else None,
+            to_wire(message[ARRAY]) if follow else None,
         )
 
     def wait(self, source: int, what: Any) -> tuple:
