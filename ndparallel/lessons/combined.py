@@ -161,10 +161,10 @@ def notice(run: Run) -> Sequence[str]:
     if len(rows) == 4:
         best, (_, _, tp, pp) = min(rows, key=lambda row: row.step_seconds), rows
         sentences += [
-            f"On this model and network {best.name} is the fastest of the dense layouts: "
+            f"On this model and network {best.name!r} is the fastest of the dense layouts: "
             f"{si(best.step_seconds, 's')} a step.",
-            f"TP only waits for {tp.exposed_communication_seconds / tp.step_seconds:.0%} of its step.",
-            f"PP only idles for {pp.bubble_seconds / pp.step_seconds:.0%} of its step.",
+            f"'TP only' waits for {tp.exposed_communication_seconds / tp.step_seconds:.0%} of its step.",
+            f"'PP only' idles for {pp.bubble_seconds / pp.step_seconds:.0%} of its step.",
         ]
     if "TP outermost" in run and cube in run and run[cube].gpus > run.hardware.gpus_per_node > 1:
         slower = run["TP outermost"].step_seconds / run[cube].step_seconds - 1

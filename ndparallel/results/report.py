@@ -235,10 +235,10 @@ class Report:
         """The strategies that ask more of a link than it has, where it is not known what that costs."""
         names = [row.name for row in self.strategies if row.overload and not row.contention]
         if names:
-            ask = "asks" if len(names) == 1 else "ask"
             yield (
-                f"{listed(names)} {ask} more of a link than it has, and the clock gives every message the "
-                "whole link: --contention says what sharing it adds to the step."
+                f"In {listed([repr(name) for name in names])} some GPU sends two or more messages over one "
+                "link at the same time. The clock lets each have the whole link: --contention says what "
+                "sharing it adds to the step."
             )
 
     def _how_far(self, row: Measurement, difference: float) -> str:

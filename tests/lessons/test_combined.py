@@ -194,6 +194,17 @@ def test_tp_across_nodes_is_told_only_where_there_are_nodes_to_cross():
     }
 
 
+def test_names_that_read_as_words_are_quoted():
+    """TP only waits 71% of the time: a name, and no "merely"."""
+    names = ("TP2 x PP2 x DP2", "DP only", "TP only", "PP only")
+    rows = tuple(
+        Measurement(name, 8, 1.0, exposed_communication_seconds=0.71, bubble_seconds=0.57) for name in names
+    )
+    results: dict[str, Any] = {row.name: [None] for row in rows}
+    told = load(LESSON).notice(Run(Report(LESSON, {}, {}, rows), POCKET, results))
+    assert told[1:3] == ["'TP only' waits for 71% of its step.", "'PP only' idles for 57% of its step."]
+
+
 def test_a_pipeline_deeper_than_the_model_is_refused():
     with pytest.raises(UserError, match="cannot fill"):
         Job(mesh=Mesh(pp=16), microbatches=8)

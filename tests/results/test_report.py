@@ -262,8 +262,8 @@ def test_an_overloaded_link_is_reported():
     demand = LinkDemand(rank=2, streams=3, seconds=1e-3, bandwidth_bytes_per_second=1e9)
     remarks = report(row(step_seconds=1e-3, overload=demand)).remarks()
     assert remarks == [
-        "ddp asks more of a link than it has, and the clock gives every message the whole link: --contention "
-        "says what sharing it adds to the step."
+        "In 'ddp' some GPU sends two or more messages over one link at the same time. The clock lets each "
+        "have the whole link: --contention says what sharing it adds to the step."
     ]
 
 
