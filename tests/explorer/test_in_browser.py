@@ -346,6 +346,11 @@ def test_the_saved_page_needs_no_server_and_greys_what_it_does_not_hold(tab):
     for screen in PAGES:
         tab.page.locator(f"#tab-{screen}").click()
         tab.drawn()
+        if screen == "schedule":
+            assert (
+                "can be placed in the page that the command ndparallel explore opens"
+                in tab.page.locator("#screen").inner_text()
+            )
     tab.page.locator("#guess-ring-bytes").fill("200")
     tab.page.locator("#show-ring-bytes").click()
     tab.page.locator("#card-ring-bytes div[role=status]").wait_for()

@@ -7,6 +7,9 @@ function controls(screen, knobs, setup, answer, ...more) {
     "form",
     { "aria-label": "what is set", onsubmit: (event) => event.preventDefault() },
     answer.row && answer.timeline ? element("p", {}, pin(screen, setup)) : null,
+    knobs.some(({ stops }) => stops.some(({ reason }) => reason))
+      ? element("p", { class: "what" }, "What is crossed out is not possible beside the rest. Choose it to read why.")
+      : null,
     groups.map((group) =>
       element(
         "fieldset",

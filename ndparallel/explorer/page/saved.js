@@ -1,7 +1,7 @@
 // A page that was saved has its answers inside, and asks nobody. What it has no answer for is grey.
 
 const SAVED = document.getElementById("saved");
-const NOT_SAVED = "This page holds no run of that: `ndparallel explore` has them all.";
+const NOT_SAVED = "This page holds no run of that; the command ndparallel explore opens one that has them all.";
 let opened = null; // a promise of what is inside
 
 async function open_() {

@@ -90,8 +90,7 @@ function byHand({ mine, seconds }, setup) {
     isBegun = letters.some((each) => each);
   const placed = (rank, change) =>
     go("schedule", { ...setup, mine: letters.map((each, at) => (at === rank ? change(each) : each)).join("|") });
-  if (SAVED)
-    return element("section", { class: "mine" }, element("h2", {}, "Your own: beat 1F1B"), element("p", { class: "what" }, NOT_SAVED));
+  if (SAVED) return element("p", {}, "Actions can be placed in the page that the command ", element("code", {}, "ndparallel explore"), " opens.");
   return element(
     "section",
     { class: "mine" },
