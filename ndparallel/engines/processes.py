@@ -34,6 +34,7 @@ from ndparallel.engines.channel import QUESTION, Channels, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
 from ndparallel.engines.rank_process import RankSettings, lifeline, rank_main
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
+from ndparallel.engines.system import return_freed_memory
 from ndparallel.engines.task import PendingRun, Program, Task, pickled, reference_to, unpickled_result
 from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read, report
 
@@ -107,6 +108,8 @@ class ProcessPool:
             self.table = Table(self.wiring.file)
             for _, writer in pipes:
                 os.set_blocking(writer.fileno(), False)
+        if start_method == "fork":
+            return_freed_memory()
 
     def start(self) -> None:
         """Start the ranks that have not been started."""

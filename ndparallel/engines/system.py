@@ -29,6 +29,13 @@ def usable_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
+def return_freed_memory() -> None:
+    """Give free memory back to the kernel, before a fork: a free page that processes share is copied when one
+    of them finds a use for it, and a new page is not."""
+    if trim := sys.platform == "linux" and getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+
+
 def keep_to_core(core: int) -> None:
     """Keep this process to one core, where that is possible and allowed."""
     with suppress(AttributeError, OSError):
