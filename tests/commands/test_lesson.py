@@ -36,25 +36,8 @@ def test_the_command_prints_what_the_lessons_file_prints(capsys):
         (["compare", "--strategy"], ("zero-1", "ZeRO-1")),
         (["lesson", "4d", "--strategy", "PP8", "--pp", "8", "--schedule"], ("GPipe", "gpipe")),
         (["schedule"], ("ZB-H1", "zb-h1")),
-        (
-            [
-                "plan",
-                "--model",
-                "llama-3-8b",
-                "--gpus",
-                "8",
-                "--global-batch",
-                "8",
-                "--pp",
-                "2",
-                "--schedule",
-            ],
-            ("1F1B", "1f1b"),
-        ),
-        (
-            ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8", "--tp", "8", "--dtype"],
-            ("bfloat16", "bf16"),
-        ),
+        ([*PLAN, "--pp", "2", "--schedule"], ("1F1B", "1f1b")),
+        ([*PLAN, "--tp", "8", "--dtype"], ("bfloat16", "bf16")),
     ],
 )
 def test_names_of_strategies_schedules_and_dtypes_may_be_spelled_as_anywhere_else(capsys, words, usual):
