@@ -33,6 +33,10 @@ EXPERT_SIZES = {
     "top_k": "--moe-router-topk",
     "ffn": "--moe-ffn-hidden-size",
 }
+EXPERT_GROUPS = {  # of a router that keeps each token to some of them
+    "groups": "--moe-router-num-groups",
+    "top_groups": "--moe-router-group-topk",
+}
 JOB_SIZES = {
     "sequence": "--seq-length",
     "global_batch": "--global-batch-size",
@@ -130,7 +134,7 @@ TITAN_RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": 
 NUMBERS: Mapping[str, Mapping[str, str]] = {
     "model": SIZES,
     "latent attention": LATENT_SIZES,
-    "experts": EXPERT_SIZES,
+    "experts": EXPERT_SIZES | EXPERT_GROUPS,
     "job": JOB_SIZES,
     "plan": DEGREES,
 }

@@ -198,6 +198,7 @@ def expert_flags(shape: ModelShape) -> Iterator[str]:
     if not (some := shape.experts):
         return
     yield from numbers(some, fields.EXPERT_SIZES)
+    yield " ".join(numbers(some, fields.EXPERT_GROUPS)) if some.groups > 1 else ""
     kinds = [shape.has_experts(layer) for layer in range(shape.layers)]
     yield f"--moe-layer-freq {runs_of(kinds)}" if some.dense_layers else ""
     yield (

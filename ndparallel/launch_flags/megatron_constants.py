@@ -18,8 +18,6 @@ NUMBERS = {
     "rotary_share": "--rotary-percent",
 }
 ROUTER_NUMBERS = {
-    "router_groups": "--moe-router-num-groups",
-    "router_top_groups": "--moe-router-group-topk",
     "router_scaling": "--moe-router-topk-scaling-factor",
     "balance_loss": "--moe-aux-loss-coeff",
 }
@@ -72,11 +70,6 @@ def router_flags(shape: ModelShape) -> Iterator[str]:
     assert some
     before = not some.router_bias and (given.renormalized is False or some.top_k == 1)
     yield PRE_SOFTMAX if before else ""
-    if (given.router_groups or 1) > 1:
-        yield " ".join(
-            f"{ROUTER_NUMBERS[name]} {plain(getattr(given, name) or 1)}"
-            for name in ("router_groups", "router_top_groups")
-        )
     if given.router_scaling not in (None, 1) and (before or some.router_bias):
         yield f"{ROUTER_NUMBERS['router_scaling']} {plain(given.router_scaling)}"
     if given.balance_loss:

@@ -198,6 +198,7 @@ def experts_from(flags: Given, layers: int, ffn: int) -> Experts | None:
         shared_ffn=shared,
         shared_gate=flags.has("--moe-shared-expert-gate"),
         router_bias=flags.has("--moe-router-enable-expert-bias"),
+        **{name: flags.number(flag) for name, flag in fields.EXPERT_GROUPS.items() if flags.has(flag)},
         dense_layers=dense_layers_from(flags, layers),
     )
 

@@ -181,6 +181,7 @@ def experts_of(stated: Stated, layers: int) -> Experts | None:
     shared = known.shared_experts if shared is None else shared
     return replace(
         known,
+        **groups_of(stated, known if number in (None, known.experts) else None),
         experts=number or known.experts,
         top_k=top_k or known.top_k,
         ffn=ffn or known.ffn,
@@ -190,6 +191,12 @@ def experts_of(stated: Stated, layers: int) -> Experts | None:
             layer for layer in dense_layers(stated, layers, known.dense_layers) if layer < layers
         ),
     )
+
+
+def groups_of(stated: Stated, known: Experts | None) -> dict[str, Any]:
+    """Return the limit of a token to some groups of experts: as stated, else that of the same experts."""
+    limit = {name: stated.count(name) for name in ("groups", "top_groups")}
+    return {name: found or (getattr(known, name) if known else 1) for name, found in limit.items()}
 
 
 def dense_layers(stated: Stated, layers: int, usual: tuple[int, ...]) -> tuple[int, ...]:

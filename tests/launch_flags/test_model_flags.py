@@ -27,6 +27,15 @@ def test_windows_are_written_as_megatron_counts_them_and_read_back():
     assert plain(read_megatron(every, H100).job.shape) == plain(WHOLE_AND_WINDOWS)
 
 
+def test_a_router_keeps_a_token_to_groups_of_experts_where_the_flags_say_so():
+    script = emit_megatron(job_of("deepseek-v3"), Plan(dp=8))
+    limit = "--moe-router-num-groups 8 --moe-router-group-topk 4"
+    limits = {(8, 4): script, (1, 1): script.replace(limit, "")}
+    for expected, text in limits.items():
+        experts = read_megatron(text, H100).job.shape.experts
+        assert experts and (experts.groups, experts.top_groups) == expected
+
+
 @pytest.mark.parametrize(
     "changes, said",
     [

@@ -620,6 +620,36 @@ def test_what_is_wrong_in_given_sizes_is_told(changes, sentence):
     assert sentence in refusal(lambda: from_flags(**(SMALL | changes)))
 
 
+@pytest.mark.parametrize(
+    "groups, top_groups, sentence",
+    [
+        (3, 1, "256 experts make no 3 groups of equal size; nearest: 2 or 4."),
+        (8, 9, "top_groups is 9, but there are only 8 groups of experts."),
+        (64, 1, "top_k is 8, but a token may choose among 4 experts only: those of 1 of 64 groups."),
+        (0, 1, "n_group is 0; it must be from 1 to"),
+    ],
+)
+def test_groups_that_a_router_cannot_keep_a_token_to_are_told(groups, top_groups, sentence):
+    config = presets()["deepseek-v3"]["config"] | {"n_group": groups, "topk_group": top_groups}
+    assert sentence in refusal(lambda: shape_of(config, "v3", "here"))
+
+
+@pytest.mark.parametrize(
+    "name, given, limit",
+    [
+        ("deepseek-v2", {}, (8, 3)),
+        ("deepseek-v2", {"n_group": None, "topk_group": None}, (1, 1)),
+        ("deepseek-v3", {"n_group": None, "topk_group": None}, (8, 4)),  # as DeepseekV3Config has it
+        ("kimi-k2", {}, (1, 1)),
+    ],
+)
+def test_groups_of_experts_are_as_config_json_or_its_class_has_them(name, given, limit):
+    config = presets()[name]["config"] | given
+    entries = {key: value for key, value in config.items() if value is not None}
+    experts = shape_of(entries, name, "here").experts
+    assert experts and (experts.groups, experts.top_groups) == limit
+
+
 def test_shapes_are_values():
     assert from_flags(**SMALL) == from_flags(**SMALL)
     assert hash(find_model("deepseek-v3")) == hash(find_model("deepseek-v3"))

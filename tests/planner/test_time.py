@@ -3,8 +3,6 @@ layer."""
 
 from dataclasses import replace
 from itertools import product
-from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +16,7 @@ from ndparallel.hardware.collective_links import SLOWDOWN
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.groups import GroupLinks, Groups
 from ndparallel.planner.job import Plan, Share, TrainingJob
-from ndparallel.planner.layers.collective_time import (
-    START_SECONDS,
-    collective_seconds,
-    dispatch_seconds,
-    distinct,
-)
+from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.operations import CollectiveOp
@@ -240,34 +233,10 @@ def test_across_nodes_an_all_to_all_sends_to_all_but_its_own_nodes_ranks_over_on
     )
 
 
-def test_a_token_with_many_choices_meets_all_ranks_and_with_one_a_single_one():
-    assert distinct(4, 1) == pytest.approx(1)
-    assert distinct(4, 1000) == pytest.approx(4)
-
-
 def test_a_collective_starts_in_the_23_microseconds_that_were_measured_on_8_b200():
     assert collective_seconds("all_gather", 1e-9, group(8)) == pytest.approx(23e-6 + 7 * 2e-6)
     few = 2 * (7 * 0.6e-6 + 2 * 5e-6)  # down a chain in the node, over two hops to four nodes, and up again
     assert collective_seconds("few bytes", 8, group(32)) == pytest.approx(23e-6 + few)
-    starts = [dispatch_seconds(1e-9, 8, group(ranks)) for ranks in (1, 2, 16)]
-    assert starts == pytest.approx([0, 23e-6 + 2e-6, 23e-6 + 10e-6])
-
-
-@pytest.mark.parametrize("slow", ["inside", "across"])
-@pytest.mark.parametrize(("nodes", "each", "choices"), [(1, 4, 2), (2, 2, 3), (2, 4, 2), (4, 2, 3)])
-def test_a_token_crosses_to_each_other_node_once_and_is_copied_to_each_rank_that_is_not_on_its_rail(
-    nodes, each, choices, slow
-):
-    """The mean over all choices of a token of rank 0, one as likely as another."""
-    slowed: dict[str, Any] = {slow: Link(0, 1e3)}
-    machine = replace(find_hardware("h100"), gpus_per_node=each, **slowed)
-    chosen = list(product(range(nodes * each), repeat=choices))
-    if slow == "inside":
-        copies = fmean(sum(rank % each > 0 for rank in {*ranks}) for ranks in chosen)
-    else:
-        copies = fmean(len({rank // each for rank in ranks} - {0}) for ranks in chosen)
-    seconds = dispatch_seconds(1e9 * choices, choices, GroupLinks(nodes * each, 1, machine))
-    assert seconds == pytest.approx(copies * 1e9 / 1e3, rel=1e-6, abs=1)
 
 
 def test_stages_and_replicas_are_as_far_apart_as_the_ranks_between_them():

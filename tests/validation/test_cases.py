@@ -261,6 +261,17 @@ def test_a_models_name_stands_for_what_is_not_stated_of_it():
     )
 
 
+@pytest.mark.parametrize(
+    ("stated", "limit"),
+    [({}, (8, 4)), ({"experts": 128}, (1, 1)), ({"n_group": 4, "topk_group": 2}, (4, 2))],
+)
+def test_a_token_is_kept_to_groups_of_experts_as_stated_else_as_of_the_same_experts(stated, limit):
+    """deepseek_provider.py of Megatron-Bridge v0.1.0rc4 has moe_router_num_groups 8 and
+    moe_router_group_topk 4."""
+    experts = express(changed(RUNS["mbridge_275_DeepSeekV3_DGX-H100_1024"], model=stated)).job.shape.experts
+    assert experts and (experts.groups, experts.top_groups) == limit
+
+
 def test_heads_that_tp_does_not_divide_are_padded():
     shape = express(
         changed(GPT_22B, model={"heads": 60, "kv_heads": 60, "head_dim": 96, "vocab": 50257})

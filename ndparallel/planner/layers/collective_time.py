@@ -84,20 +84,3 @@ _BY_NAME = {
     "all_to_all": _all_to_all,
     "few bytes": _few_bytes,
 }
-
-
-def distinct(places, choices):
-    """How many of so many ranks, or nodes, a token meets that chooses `choices` of them at random."""
-    return places * (1 - (1 - 1 / places) ** choices)
-
-
-def dispatch_seconds(nbytes, choices, links: GroupLinks):
-    """Seconds of an all_to_all whose rows, of `choices` ranks each, cross to a node once, and are copied on
-    inside it to each rank once (DeepEP, HybridEP)."""
-    hardware, tokens = links.hardware, nbytes / choices
-    crossing = distinct(links.nodes, choices) * (links.nodes - 1) / links.nodes
-    copied = distinct(links.ranks, choices) * (links.per_node - 1) / links.per_node
-    across = tokens * crossing / links.across_bandwidth
-    inside = tokens * copied / links.inside_bandwidth
-    latency = either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
-    return either(links.ranks > 1, START_SECONDS + latency + larger(inside, across), 0.0)

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from gpu import Operation
 from ndparallel.planner.dispatchers import DISPATCHERS, Dispatcher
-from ndparallel.planner.layers.collective_time import distinct
+from ndparallel.planner.layers.dispatch_time import distinct
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Start, Wait
 from ndparallel.planner.layers.parts import MLP, LayerParts, matmul_shape
 from ndparallel.planner.models.shape import Experts
@@ -138,7 +138,7 @@ class ExpertLists(LayerParts):
         received = way.received + way.sorts * (self.local_experts > 1) * (self.share.ep > 1)
         received += 0 if self.stack.fused_permutation else way.unfused
         received += way.pads if self.share.number_type.kernels and self.share.dropless else 0
-        arriving = self.arriving / self.moe.top_k * distinct(self.share.ep, self.moe.top_k)
+        arriving = self.arriving / self.moe.top_k * distinct(self.share.ep, self.moe)
         return (
             way.own * self.own_rows
             + way.sent * self.routed
@@ -172,8 +172,8 @@ class ExpertLists(LayerParts):
             size = self.own_rows * self.share.ep * self.shape.hidden * self.itemsize
             return CollectiveOp(f"ep {name}", "all_gather", "ep", size)
         size = self.arriving * self.shape.hidden * self.itemsize
-        choices = self.moe.top_k if self.dispatcher.once else 0
-        return CollectiveOp(f"ep {name}", "all_to_all", "ep", size, choices=choices)
+        router = self.moe if self.dispatcher.once else None
+        return CollectiveOp(f"ep {name}", "all_to_all", "ep", size, router=router)
 
     def from_experts(self) -> CollectiveOp:
         """What the experts made of the rows, on its way back."""

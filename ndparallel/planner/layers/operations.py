@@ -22,6 +22,7 @@ import math
 from typing import Any, NamedTuple
 
 from gpu import Operation
+from ndparallel.planner.models.shape import Experts
 
 HALF, SINGLE = 2, 4  # bytes of a bf16 or fp16 number, and of a float32
 
@@ -71,7 +72,7 @@ class CollectiveOp(NamedTuple):
     bytes: Any
     beside: Operation | None = None
     chunks: Any = math.inf
-    choices: int = 0  # of an all_to_all that crosses to each node once: how many ranks a token chooses
+    router: Experts | None = None  # of an all_to_all that crosses to each node once: how tokens choose
     itemsize: int = 0  # bytes of an element where they are not those of the job's dtype
 
 

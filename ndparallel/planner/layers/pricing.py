@@ -24,8 +24,9 @@ from ndparallel.planner.groups import Groups
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import in_graph, launch_cost, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown
-from ndparallel.planner.layers.collective_time import collective_seconds, dispatch_seconds, lost_to
+from ndparallel.planner.layers.collective_time import collective_seconds, lost_to
 from ndparallel.planner.layers.dense import LayerLists, lists_of
+from ndparallel.planner.layers.dispatch_time import dispatch_seconds
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
 from ndparallel.planner.numbers import larger
@@ -176,8 +177,8 @@ class Pricing:
 
     def priced(self, exchange: CollectiveOp):
         links = self.groups.links(exchange.group)
-        if exchange.choices:
-            return dispatch_seconds(exchange.bytes, exchange.choices, links)
+        if exchange.router:
+            return dispatch_seconds(exchange.bytes, exchange.router, links)
         return collective_seconds(exchange.collective, exchange.bytes, links)
 
 

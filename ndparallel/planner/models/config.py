@@ -37,6 +37,8 @@ SPELLINGS = {
     "shared_experts": ("n_shared_experts",),
     "shared_ffn": ("shared_expert_intermediate_size",),
     "first_dense": ("first_k_dense_replace",),
+    "groups": ("n_group",),
+    "top_groups": ("topk_group",),
     "every": ("moe_layer_freq", "decoder_sparse_step"),
     "dense_layers": ("mlp_only_layers",),
     "query_rank": ("q_lora_rank",),

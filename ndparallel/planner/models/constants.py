@@ -20,8 +20,6 @@ KEYS = {
     "rotary_base": ("rope_theta", "rotary_emb_base"),
     "rotary_share": ("partial_rotary_factor", "rotary_pct"),
     "router_scaling": ("routed_scaling_factor",),
-    "router_groups": ("n_group",),
-    "router_top_groups": ("topk_group",),
     "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
 }
 FLAGS = {"renormalized": "norm_topk_prob", "balance_by_sequence": "seq_aux"}
@@ -51,8 +49,6 @@ class Constants:
     rotary_share: float | None = None
     rotary_scaling: tuple[tuple[str, Any], ...] = ()
     router_scaling: float | None = None
-    router_groups: float | None = None
-    router_top_groups: float | None = None
     renormalized: bool | None = None
     balance_loss: float | None = None
     balance_by_sequence: bool | None = None

@@ -152,7 +152,12 @@ DEEPSEEK_V2 = Family(
     latent=latent_attention,
     experts=deepseek_v2_experts,
 )
-DEEPSEEK_V3 = replace(DEEPSEEK_V2, class_name="DeepseekV3Config", experts=deepseek_v3_experts)
+DEEPSEEK_V3 = replace(
+    DEEPSEEK_V2,
+    class_name="DeepseekV3Config",
+    defaults={**DEEPSEEK_V2.defaults, "groups": 8, "top_groups": 4},
+    experts=deepseek_v3_experts,
+)
 
 PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
 GRANITE = replace(LLAMA, class_name="GraniteConfig")

@@ -47,8 +47,15 @@ def deepseek_v2_experts(config: Config) -> Experts:
         config.size("expert_ffn"),
         shared_experts=config.size_or_null("shared_experts"),
         shared_ffn=config.size("expert_ffn"),
+        groups=size_or_one(config, "groups"),
+        top_groups=size_or_one(config, "top_groups"),
         dense_layers=tuple(layer for layer in range(config.size("layers")) if layer < first or layer % every),
     )
+
+
+def size_or_one(config: Config, field: str) -> int:
+    """Return a number of groups; 1, which is no limit, where neither file nor class says any."""
+    return config.size(field) if config.has(field) or field in config.defaults else 1
 
 
 def deepseek_v3_experts(config: Config) -> Experts:

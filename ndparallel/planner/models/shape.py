@@ -91,7 +91,8 @@ class Experts:
 
     `ffn` is the width of one expert, `shared_ffn` that of one of the `shared_experts`, which serve every
     token. `shared_gate` is Qwen2-MoE's gate on them; `router_bias` DeepSeek-V3's number per expert that
-    balances the load.
+    balances the load. A token goes to experts of `top_groups` of the `groups` that they are split into, in
+    the order of their numbers (DeepSeek-V3: of 4 of 8, arXiv 2412.19437, section 4.2).
     """
 
     experts: int
@@ -101,15 +102,35 @@ class Experts:
     shared_ffn: int = 0
     shared_gate: bool = False
     router_bias: bool = False
+    groups: int = 1
+    top_groups: int = 1
     dense_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        checked_sizes(self, ("experts", "top_k", "ffn"))
+        checked_sizes(self, ("experts", "top_k", "ffn", "groups", "top_groups"))
         checked_size(self.shared_experts, "shared_experts", least=0)
         checked_size(self.shared_ffn, "shared_ffn", least=int(self.shared_experts > 0))
         if self.top_k > self.experts:
             raise UserError(
                 f"top_k is {self.top_k}, but there are only {self.experts} experts to choose from."
+            )
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        """Raise UserError where a router cannot keep a token to these groups."""
+        if self.experts % self.groups:
+            near = near_divisors(self.experts, self.groups)
+            raise UserError(
+                f"{self.experts} experts make no {self.groups} groups of equal size; nearest: {near}."
+            )
+        if self.top_groups > self.groups:
+            raise UserError(
+                f"top_groups is {self.top_groups}, but there are only {self.groups} groups of experts."
+            )
+        if self.top_k > (allowed := self.top_groups * self.experts // self.groups):
+            raise UserError(
+                f"top_k is {self.top_k}, but a token may choose among {allowed} experts only: those of "
+                f"{self.top_groups} of {self.groups} groups."
             )
 
     def router(self, hidden: int) -> tuple[Linear, ...]:

@@ -18,6 +18,8 @@ LARGEST = {
     "experts": 65536,
     "top_k": 65536,
     "shared_experts": 1024,
+    "groups": 1024,
+    "top_groups": 1024,
 }
 LARGEST_SIZE = 2**24  # of everything else: beyond every vocabulary and width
 
