@@ -50,7 +50,6 @@ def parser_of(lesson: Lesson, prog: str) -> Parser:
 def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     from ndparallel.results.outputs import check_outputs
     from ndparallel.results.progress import progress
-    from ndparallel.results.show import show  # now: once ranks share this process's memory, it takes longer
 
     check_outputs(arguments)
     job, hardware = job_from(arguments, lesson.defaults, arguments.gpus), disturbed_hardware_from(arguments)
@@ -76,6 +75,8 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         raise told(error, arguments.own) from error
     notes = *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
     run.report = replace(run.report, notes=notes)
+    from ndparallel.results.show import show  # the runner has imported it beside its ranks
+
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())
 

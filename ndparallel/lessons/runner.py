@@ -12,6 +12,7 @@ Glossary
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ from ndparallel.training.gradient_check import (
 )
 from ndparallel.training.job import Job
 
+# imported once ranks compute: ranks started after it would copy its memory, and wait for it
+SHOWS_ROWS = "ndparallel.results.show"
 MOST_WITH_EVENTS = 64  # GPUs of a run of sizes only; of more the events are added up
 
 
@@ -171,13 +174,14 @@ class Runner:
         return self._measured(entry, self._begin(entry))
 
     def measured_in_turn(self, entries: Sequence[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
-        """Run one strategy after another. While ranks compute, the next reference is made, and the entry
-        before is measured; while they end, the last one is."""
+        """Run one strategy after another. While ranks compute, what shows the rows is imported, the next
+        reference is made, and the entry before is measured; while they end, the last one is."""
         before: tuple[Entry, PendingRun | None] | None = None
         missing = self._missing_references(entries)
         for entry in entries:
             underway = self._begin(entry)
             if entry.gpus > 1:
+                import_module(SHOWS_ROWS)
                 next(missing, None)
             if before:
                 yield self._measured(*before)

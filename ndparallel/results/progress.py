@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rich.console import Console
-
 Announce = Callable[[str], None]
 T = TypeVar("T")
 
@@ -21,6 +19,8 @@ def progress() -> Iterator[Announce]:
     if not sys.stderr.isatty():
         yield ignore
         return
+    from rich.console import Console  # where nobody watches, ranks start without it
+
     with Console(stderr=True, markup=False, emoji=False).status("starting") as status:
         yield lambda words: status.update(f"running {words}")
 

@@ -97,3 +97,25 @@ def test_python_looks_for_garbage_less_often_in_our_programs_alone():
         for more in ([], ["4d_combined.py"])
     ]
     assert thresholds == [700, 100_000]
+
+
+RANKS_TOLD = """
+import sys
+from ndparallel.engines.processes import ProcessPool
+from ndparallel.lessons.main import main
+from ndparallel.lessons.registry import load
+
+start = ProcessPool._start
+def told(pool, rank):
+    print("rich" in sys.modules, file=sys.stderr)
+    start(pool, rank)
+ProcessPool._start = told
+sys.exit(main(load("1d_data_parallel"), ["--gpus", "2", "--strategy", "DDP ring"]))
+"""
+
+
+def test_ranks_start_before_what_shows_their_rows_is_imported_whose_memory_they_would_copy():
+    words = [sys.executable, "-c", RANKS_TOLD]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.split()) == (0, ["False", "False"])
+    assert "DDP ring" in done.stdout
