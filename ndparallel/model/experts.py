@@ -238,14 +238,10 @@ class LocalExperts(Unit):
     def forward_rows(self, rows: np.ndarray, dispatcher: TokenDispatcher, saved: Saved) -> np.ndarray:
         """Run every expert on its rows (r, h)."""
         self.sort(rows, dispatcher)
-        count, ffn = rows.shape[0], self.w["down"].shape[-1]
-        gate_up, activated = (np.empty_like(rows, shape=(count, width)) for width in (2 * ffn, ffn))
-        out = np.empty_like(rows)
-        for expert, its in dispatcher.busy_experts():
-            gate_up[its] = both = self.matmul("gate_up", rows[its], self.w["gate_up"][expert].T)
-            activated[its] = inner = functional.swiglu(both)
-            self.elementwise("swiglu", inner.size, 3)
-            out[its] = self.matmul("down", inner, self.w["down"][expert].T)
+        gate_up = self.multiply("gate_up", rows, self.w["gate_up"].swapaxes(1, 2), dispatcher)
+        activated = functional.swiglu(gate_up)
+        self.charge_swiglu(3, dispatcher)
+        out = self.multiply("down", activated, self.w["down"].swapaxes(1, 2), dispatcher)
         saved.keep(rows=rows, **{"expert gate_up": gate_up, "expert activated": activated})
         self.sort(rows, dispatcher)
         return out
@@ -253,16 +249,27 @@ class LocalExperts(Unit):
     def backward_rows(self, dout: np.ndarray, dispatcher: TokenDispatcher, saved: Saved) -> np.ndarray:
         """Return the gradient of the rows; keep the inputs of the weights' gradients."""
         self.sort(dout, dispatcher)
-        gate_up, drows = saved.take("expert gate_up"), np.empty_like(dout)
-        dgate_up = np.empty_like(gate_up)
-        for expert, its in dispatcher.busy_experts():
-            dactivated = self.matmul("down", dout[its], self.w["down"][expert])
-            self.elementwise("swiglu", dactivated.size, 5)
-            dgate_up[its] = dboth = functional.swiglu_backward(dactivated, gate_up[its])
-            drows[its] = self.matmul("gate_up", dboth, self.w["gate_up"][expert])
+        dactivated = self.multiply("down", dout, self.w["down"], dispatcher)
+        dgate_up = functional.swiglu_backward(dactivated, saved.take("expert gate_up"))
+        self.charge_swiglu(5, dispatcher)
+        drows = self.multiply("gate_up", dgate_up, self.w["gate_up"], dispatcher)
         saved.keep(**{"d expert down": dout, "d expert gate_up": dgate_up})
         self.sort(dout, dispatcher)
         return drows
+
+    def multiply(
+        self, name: str, rows: np.ndarray, weights: np.ndarray, dispatcher: TokenDispatcher
+    ) -> np.ndarray:
+        """Multiply every expert's rows, of all (r, k), by its own of the weights (experts, k, n): (r, n)."""
+        products = np.empty_like(rows, shape=(rows.shape[0], weights.shape[-1]))
+        for expert, its in dispatcher.busy_experts():
+            products[its] = self.matmul(name, rows[its], weights[expert])
+        return products
+
+    def charge_swiglu(self, passes: int, dispatcher: TokenDispatcher) -> None:
+        """Charge for the activation, a kernel for every expert's rows."""
+        for count in filter(None, dispatcher.by_expert):
+            self.elementwise("swiglu", count * self.w["down"].shape[-1], passes)
 
     def rows_weight(self, dispatcher: TokenDispatcher, saved: Saved) -> None:
         """Add up the weights' gradients; those of an expert without rows stay as they are."""
