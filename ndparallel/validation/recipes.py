@@ -13,7 +13,10 @@ moe_permute_fusion, moe_router_fusion, average_in_collective and Transformer Eng
 25.02 each model's configure.sh and yaml (NVTE_FUSED_ATTN, activations_checkpoint_granularity,
 hidden_dropout, cross_entropy_loss_fusion, moe_expert_capacity_factor, grad_sync_dtype); of 25.05
 scripts/performance of NeMo 6f2c6fd, which setup.sh names (cross_entropy_fusion_impl,
-MegatronTokenDropCallback, grad_reduce_in_fp32).
+MegatronTokenDropCallback, grad_reduce_in_fp32). MooreThreads/SimuMax,
+simu_tools/megatron_scripts/scripts, run_pretrain_llama3.sh and run_pretrain_deepseekv2.sh, which
+docs/b200/b200_real_repro_guide.md names (--moe-token-dispatcher-type, --moe-permute-fusion,
+--moe-expert-capacity-factor, and neither --overlap-grad-reduce nor --overlap-param-gather).
 """
 
 import re
@@ -155,6 +158,13 @@ DGXC_25_05 = (
     ReleaseSwitches(PLAIN | HALF_GRADIENTS, model="grok", capacity_factor=1.0, habits=("fused_loss",)),
 )
 DGXC = {"8f5cbb3": DGXC_25_02, "e8778d3": DGXC_25_05}  # by commit
+NOTHING_BESIDE = {"dp_overlap": False, "gathers_first": False}
+SIMUMAX = (
+    ReleaseSwitches(NOTHING_BESIDE),
+    ReleaseSwitches(
+        NOTHING_BESIDE | PLAIN | {"fused_permutation": True}, model="deepseek", capacity_factor=1.0
+    ),
+)
 OTHERS = {
     "nemo / megatron-core": ReleaseSwitches({"dispatcher": "alltoall"}),  # of early 2025
     # yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking, of May 2025
@@ -169,6 +179,8 @@ def recipe_of(framework: str, source: str, model: str, gpu: str, dtype: str) -> 
     words, run = framework.lower(), (model.lower(), gpu.lower(), dtype)
     if commit := next((commit for commit in DGXC if f"dgxc-benchmarking git history {commit}" in source), ""):
         return last_of(DGXC[commit], LATEST, *run)
+    if "MooreThreads/SimuMax" in source:
+        return last_of(SIMUMAX, LATEST, *run)
     if release := re.search(r"bridge (\d\d\.\d\d)", words):
         return of_bridge(release[1], *run)
     return next((recipe for pattern, recipe in OTHERS.items() if re.search(pattern, words)), NOTHING)

@@ -435,6 +435,17 @@ def test_all_bridges_recipes_have_the_fused_loss_and_some_no_userbuffers(model, 
     assert (stack.tp_overlap, stack.fused_mask, stack.logit_bytes) == expected
 
 
+def test_simumax_overlaps_nothing_and_sends_a_mixtures_rows_as_its_scripts_say():
+    """run_pretrain_deepseekv2.sh: --moe-token-dispatcher-type alltoall, --moe-permute-fusion,
+    --moe-expert-capacity-factor 1."""
+    job = express(RUNS["smx_b200_deepseekv2_tp1_ep8_pp1_dp8_l4_mbc32_cef"]).job
+    assert (job.stack.dispatcher, job.stack.fused_permutation, job.capacity_factor) == ("alltoall", True, 1)
+    dense = express(RUNS["smx_b200_llama3_405b_l4_tp1_pp2_dp4_mbc32_cef"]).job
+    assert dense.capacity_factor is None
+    for stack in (job.stack, dense.stack):  # no --overlap-grad-reduce, no --overlap-param-gather
+        assert not stack.dp_overlap and not stack.gathers_first
+
+
 def test_dgxc_benchmarks_have_the_switches_of_the_release_that_their_source_names():
     """NVIDIA/dgxc-benchmarking, 25.02: Grok's configure.sh sets NVTE_FUSED_ATTN=0, its yaml no fused loss and
     moe_expert_capacity_factor 1; Nemotron's yaml recomputes selectively, GPT-3's has dropout."""
