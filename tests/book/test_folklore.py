@@ -7,8 +7,10 @@ import pytest
 
 from ndparallel.book.check import NUMBERS
 from ndparallel.lessons.registry import ROOT
+from ndparallel.planner.software import STACKS
 
 TEXT = (ROOT / "docs" / "folklore.md").read_text("utf-8")
+PYTORCH = (ROOT / "docs" / "pytorch.md").read_text("utf-8")
 CLAIMS = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", TEXT, re.MULTILINE)
 SHOWN = [
     (line.partition("  # ")[0], line.partition("  # ")[2])
@@ -68,3 +70,18 @@ def test_every_claim_has_a_verdict_a_number_and_a_command(number, verdict, findi
 def test_every_command_shown_is_one_that_the_numbers_come_from():
     run = {block["command"].strip() for block in NUMBERS.finditer(TEXT)}
     assert [command for command, _ in SHOWN if command not in run] == []
+
+
+def test_what_claim_4_says_of_zero_1_in_torch_is_what_was_counted():
+    (counted,) = re.findall(r"^ZeRO-1 .* (\d+) broadcast ([\d,]+ kB)$", PYTORCH, re.MULTILINE)
+    verdict, finding = next(words[2:] for words in CLAIMS if words[0] == "4")
+    assert (
+        verdict.startswith("false")
+        and "a step of torch's ZeRO-1: {} broadcasts, {}".format(*counted) in finding
+    )
+
+
+def test_who_hides_sums_behind_weight_gradients_is_what_the_planner_says():
+    overlap = {name: STACKS[name].tp_overlap for name in ("megatron-2021", "megatron-2022", "torchtitan")}
+    assert overlap == {"megatron-2021": "none", "megatron-2022": "backward", "torchtitan": "none"}
+    assert "Megatron does it since 2022, PyTorch's DTensor only with async TP" in TEXT
