@@ -14,8 +14,11 @@ from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer, wi
 from ndparallel.exercises.catalog import ORDER, find
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.grade import graded, par_of
+from ndparallel.exercises.runs import as_schedule
+from ndparallel.exercises.tasks import fill_the_bubble, no_bubble
 from ndparallel.exercises.template import is_solution, template
 from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict
+from ndparallel.pipeline.timing import Timing
 
 FEWEST_ANSWERS = 3  # wrong or slow ones, of each exercise
 
@@ -95,6 +98,35 @@ def test_the_task_has_what_a_student_and_a_lecturer_need(name):
     assert len(exercise.hints) == 3 and all(exercise.hints)
     assert exercise.learned.endswith(".")
     assert max(map(len, template(exercise).splitlines())) <= 110
+
+
+def as_drawn(answer: Callable, rank: int) -> str:
+    """The ops of one of four GPUs, one for each second, as the tasks draw them."""
+    timing = as_schedule(ModelAnswer({"schedule": answer}), 4, 8).picture
+    assert isinstance(timing, Timing)
+    seconds = [" "] * int(timing.makespan)
+    for action, start in zip(timing.schedule.actions[rank], timing.start[rank]):
+        seconds[int(start)] = action.op
+    return " ".join(seconds).rstrip()
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "rank", "answer"),
+    [
+        ("no_bubble", "GPU 0   ", 0, no_bubble.schedule),
+        ("no_bubble", "GPU 3   ", 3, no_bubble.schedule),
+        ("fill_the_bubble", "GPU 2 in 1F1B     ", 2, answers("fill_the_bubble")["one_f_one_b"]),
+        ("fill_the_bubble", "GPU 2 with W later", 2, fill_the_bubble.schedule),
+    ],
+)
+def test_the_picture_in_a_task_is_that_of_the_schedule(name, row, rank, answer):
+    drawn = find(name).task.partition(row)[2].partition("\n")[0].rstrip()
+    begun = drawn.removesuffix("...").rstrip()
+    expected = as_drawn(answer, rank)
+    assert drawn.endswith("...") or begun.split() == expected.split()
+    assert begun.split() and expected.lstrip().startswith(begun.lstrip())
+    if name == "no_bubble":  # the rows stand on one scale of time
+        assert begun == expected
 
 
 def test_an_answer_shares_nothing_between_gpus(tmp_path):

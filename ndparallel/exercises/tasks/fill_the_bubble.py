@@ -5,8 +5,8 @@ halves: I, the gradient of the stage's input, which the GPU before is waiting fo
 gradient of the stage's weights, which nobody waits for until the step ends. So W can be done
 when there is nothing better to do:
 
-        1F1B, the last GPU's neighbour      F F     I W F I W F I W F     I W
-        with W later                        F F     I F I F W I F W I ...   W in the holes
+        GPU 2 in 1F1B         F F   I W F I W F I W F I W ...
+        GPU 2 with W later    F F   I F I F I W F I W F I ...
 
 Until its W is done, a microbatch's activations stay in memory. 1F1B on P GPUs holds at most P of
 them on a GPU; so may you.

@@ -4,8 +4,8 @@ ZB-H1 fills the end of the step, and still waits at its beginning. With more mem
 can be filled as well: with more forwards. If every GPU may hold 2 P - 1 microbatches, no GPU
 needs to stand idle between its first action and its last:
 
-        GPU 0   F F F F F F F I W F I W F I W ...                       W
-        GPU 3         F I F I F I F I W F I W ...       W W W W ...
+        GPU 0   F F F F F F F I W F I W I W I W I W I W I W I W
+        GPU 3         F I F I F I F I F I F I F I W F I W W W W W W W
 
 Right is a schedule that can run, does everything once and holds at most 7 microbatches. Then
 the idle seconds count: of the GPU that has most of them between its first action and its last.
@@ -63,8 +63,8 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "When does the first gradient reach GPU 0? How many forwards can it do until then?",
-        "2 (P - 1) forwards on GPU 0, and two fewer on each GPU behind it. The memory that a GPU does not "
-        "need for forwards ahead, it can use for W kept back.",
+        "GPU 0 does 2 (P - 1) + 1 forwards before its first I, and each GPU behind it does two fewer. The "
+        "memory that a GPU does not need for forwards ahead, it can use for W kept back.",
         "ahead = 2 (P - 1 - rank), and W lags 2 rank microbatches behind I.",
     ),
     learned="with twice 1F1B's memory no GPU waits in mid-step. This is ZB-H2; what is left of the bubble is "
