@@ -6,7 +6,7 @@ Idea   GPUs share nothing but messages. So each runs the reader's file for itsel
 
 import ast
 import linecache
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.words import listed
 from ndparallel.exercises.exercise import Exercise
+from ndparallel.exercises.template import template
 
 MOST_BYTES = 1_000_000
 
@@ -45,7 +46,7 @@ class ReadersAnswer:
 
     def __init__(self, path: Path, exercise: Exercise) -> None:
         self.path, self.asks = path, tuple(exercise.asks)
-        self.code = compiled(path, self.asks)
+        self.code = compiled(path, self.asks, template(exercise))
 
     def on(self, rank: int) -> Any:
         """Run the file for one GPU, and return the functions that are asked for."""
@@ -59,9 +60,9 @@ class ReadersAnswer:
         return SimpleNamespace(**{name: with_place(self.path, module[name]) for name in self.asks})
 
 
-def compiled(path: Path, asks: Iterable[str]) -> CodeType:
-    """Compile the reader's file. Raises NotBegun where every function that is asked for is still `...`, and
-    UserError for what is no Python."""
+def compiled(path: Path, asks: Sequence[str], begins_with: str) -> CodeType:
+    """Compile the reader's file. Raises NotBegun where every function that is asked for is still `...`, or
+    the file does what the one does that it `begins_with`, and UserError for what is no Python."""
     source = read_text(path, MOST_BYTES)
     try:
         tree = ast.parse(source, str(path))
@@ -73,7 +74,17 @@ def compiled(path: Path, asks: Iterable[str]) -> CodeType:
     functions = [part for part in tree.body if isinstance(part, ast.FunctionDef) and part.name in asks]
     if functions and all(map(is_empty, functions)):
         raise NotBegun(f"{path}: nothing is written yet. Write {listed([part.name for part in functions])}.")
+    if without_words(tree) == without_words(ast.parse(begins_with)):
+        raise NotBegun(f"{path}: nothing is changed yet. Change {listed(asks)}.")
     return code
+
+
+def without_words(tree: ast.Module) -> str:
+    """Return what a file does, without its comments and docstrings."""
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Module | ast.FunctionDef) and ast.get_docstring(part) is not None:
+            part.body = part.body[1:]
+    return ast.dump(tree)
 
 
 def is_empty(function: ast.FunctionDef) -> bool:

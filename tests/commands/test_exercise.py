@@ -72,12 +72,15 @@ def test_reset_keeps_what_the_reader_wrote(folder, capsys):
 def test_all_grades_a_whole_folder_for_a_lecturer(folder, capsys):
     folder.mkdir()
     (folder / "ring.py").write_text(solved("ring"), "utf-8")
-    (folder / "halves.py").write_text(template(find("halves")), "utf-8")
+    for name in ("halves", "ddp", "capstone"):
+        (folder / f"{name}.py").write_text(template(find(name)), "utf-8")
     assert main(["exercise", "--all", "--json", "--folder", str(folder)]) == 0
     verdicts = json.loads(capsys.readouterr().out)["verdicts"]
     assert {verdict["exercise"]: verdict["mark"] for verdict in verdicts} == {
         "ring": "par",
         "halves": "not begun",
+        "ddp": "not begun",
+        "capstone": "not begun",
     }
 
 

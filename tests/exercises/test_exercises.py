@@ -71,11 +71,23 @@ def test_at_least_three_misconceptions_are_anticipated(name):
     assert len(answers(name)) >= FEWEST_ANSWERS
 
 
+def verdict_of_file(name: str, path: Path, text: str) -> Verdict:
+    path.write_text(text, "utf-8")
+    exercise = find(name)
+    return graded(exercise, path, lambda: ReadersAnswer(path, exercise), par(name))
+
+
 @pytest.mark.parametrize("name", ORDER)
-def test_the_readers_file_is_not_begun_or_right_and_slow(name, tmp_path):
-    exercise, path = find(name), tmp_path / f"{name}.py"
-    path.write_text(template(exercise), "utf-8")
-    verdict = graded(exercise, path, lambda: ReadersAnswer(path, exercise), par(name))
+def test_the_readers_file_is_not_begun_until_what_it_does_changes(name, tmp_path):
+    text, path = template(find(name)), tmp_path / f"{name}.py"
+    for same in (text, text + "\n# a remark\n", text.partition('"""\n')[2]):
+        assert verdict_of_file(name, path, same).mark == NOT_BEGUN
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_lines_to_begin_with_run(name, tmp_path):
+    exercise = find(name)
+    verdict = verdict_of_file(name, tmp_path / f"{name}.py", template(exercise) + "\nBEGUN = True\n")
     begins_with_lines = not all(is_solution(exercise, asked) for asked in exercise.asks)
     assert verdict.mark in ((PASSED, WRONG) if begins_with_lines else (NOT_BEGUN,))
 
