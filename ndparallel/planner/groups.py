@@ -162,7 +162,7 @@ class Groups:
     @cached_property
     def shards(self) -> GroupLinks:
         """Ranks that FSDP shards a layer over."""
-        return self._links(self.plan.shards or self.plan.dp * self.plan.cp, self.plan.tp)
+        return self._links(self.plan.sharding_ranks, self.plan.tp)
 
     @cached_property
     def replicas(self) -> GroupLinks:
@@ -171,9 +171,8 @@ class Groups:
 
     @cached_property
     def experts_dp(self) -> GroupLinks:
-        """Ranks with the same experts."""
-        spread = self.plan.expert_parts(self.job.stack)
-        return self._links(self.plan.tp * self.plan.cp * self.plan.dp / spread, spread)
+        """Ranks with the same experts; with replicas, those of them that share their states."""
+        return self._links(self.plan.expert_ranks(self.job.stack), self.plan.expert_parts(self.job.stack))
 
     @cached_property
     def ends(self) -> GroupLinks:

@@ -200,6 +200,17 @@ class Plan:
         """Ranks that hold different experts, or different parts of one (Megatron-Core's etp = tp)."""
         return self.ep * (self.tp if stack.cuts_experts else 1)
 
+    @property
+    def sharding_ranks(self):
+        """Ranks that the states of what all of dp hold are sharded over: of ZeRO-3 perhaps fewer."""
+        return (self.zero == 3 and self.shards) or self.dp * self.cp
+
+    def expert_ranks(self, stack: Stack):
+        """Ranks that the states of the same experts are sharded over: as many as hold them among those that
+        share all else (efsdp in torchtitan/distributed/parallel_dims.py,
+        intra_partial_expert_data_parallel_size in megatron/core/parallel_state.py)."""
+        return self.tp * self.sharding_ranks / self.expert_parts(stack)
+
     def microbatches(self, job: TrainingJob):
         return job.global_batch // (self.dp * self.micro_batch)
 

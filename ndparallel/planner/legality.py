@@ -7,6 +7,7 @@ Limit  Memory is not a rule: a plan that does not fit is priced, and said not to
 """
 
 from collections.abc import Iterator
+from math import lcm
 from typing import NamedTuple
 
 from ndparallel.base.errors import UserError, unknown
@@ -72,6 +73,7 @@ def violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     yield from model_violations(job, plan)
     yield from expert_violations(job, plan)
     yield from batch_violations(job, plan)
+    yield from shards_violations(job, plan)
     yield from pipeline_violations(job, plan)
 
 
@@ -149,6 +151,24 @@ def expert_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
         )
 
 
+def shards_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
+    if not plan.shards:
+        return
+    if (plan.dp * plan.cp) % plan.shards:
+        near = near_divisors(plan.dp * plan.cp, plan.shards)
+        yield Violation(
+            "ranks not divisible by shards",
+            f"{plan.shards} shards do not divide dp*cp = {plan.dp * plan.cp}; nearest: {near}.",
+        )
+    elif plan.expert_ranks(job.stack) % 1:
+        parts = plan.expert_parts(job.stack)
+        yield Violation(
+            "shards not divisible by ep",
+            f"tp*shards = {plan.tp * plan.shards} ranks share the states of all experts, which ep={plan.ep} "
+            f"cuts into {parts} parts: take a multiple of {lcm(parts, plan.tp) // plan.tp} shards.",
+        )
+
+
 def batch_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     parts = plan.dp * plan.micro_batch
     if job.global_batch % parts:
@@ -158,12 +178,6 @@ def batch_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
             f"a global batch of {job.global_batch} cannot be cut into dp={plan.dp} parts of whole "
             f"microbatches of {plan.micro_batch}; "
             f"the nearest batch that can is {near}.",
-        )
-    if plan.shards and (plan.dp * plan.cp) % plan.shards:
-        near = near_divisors(plan.dp * plan.cp, plan.shards)
-        yield Violation(
-            "ranks not divisible by shards",
-            f"{plan.shards} shards do not divide dp*cp = {plan.dp * plan.cp}; nearest: {near}.",
         )
 
 

@@ -102,10 +102,11 @@ def by_shards(
     job: TrainingJob, rows: np.ndarray, zero: int, fixed: Fixed
 ) -> Iterator[tuple[int, np.ndarray]]:
     """All layouts with shards over all of dp and cp; and of ZeRO-3 those of which a node's share of these
-    ranks is a shard, and the nodes are replicas (HSDP)."""
+    ranks is a shard, with all experts, and the nodes are replicas (HSDP)."""
     ranks = rows[:, DEGREES.index("dp")] * rows[:, DEGREES.index("cp")]
     in_node = np.gcd(ranks, np.maximum(1, job.hardware.gpus_per_node // rows[:, 0]))
-    wanted = np.where((zero == 3) & (in_node < ranks), in_node, 1)
+    parts = Plan(tp=rows[:, 0], ep=rows[:, DEGREES.index("ep")]).expert_parts(job.stack)
+    wanted = np.where((zero == 3) & (in_node < ranks) & (rows[:, 0] * in_node % parts == 0), in_node, 1)
     every = {0: rows} | {
         shards: rows[wanted == shards] for shards in np.unique(wanted).tolist() if shards > 1
     }

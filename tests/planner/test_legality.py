@@ -112,6 +112,20 @@ def test_shards_divide_the_ranks_of_dp_and_cp_together():
     )
 
 
+def test_the_ranks_of_a_replica_hold_all_experts():
+    """As torchtitan's efsdp = fsdp * tp / ep, and Megatron's expert_data_parallel_size % instances."""
+    fits = [Plan(dp=16, ep=4, zero=3, shards=4), Plan(tp=2, dp=16, ep=8, zero=3, shards=4)]
+    assert [broken(plan, MIXTRAL) for plan in fits] == [[], []]
+    narrow = Plan(dp=16, ep=8, zero=3, shards=4)
+    assert sentence(narrow, MIXTRAL) == (
+        "tp*shards = 4 ranks share the states of all experts, which ep=8 cuts into 8 parts: take a multiple "
+        "of 8 shards."
+    )
+    assert broken(replace(narrow, zero=1), MIXTRAL) == []
+    odd = Plan(dp=24, ep=8, zero=3, shards=12)
+    assert broken(odd, MIXTRAL, global_batch=24) == ["shards not divisible by ep"]
+
+
 def test_every_stage_has_a_layer_the_embedding_or_the_head():
     assert broken(Plan(pp=34)) == broken(Plan(pp=17, chunks=2, schedule="interleaved")) == []
     assert sentence(Plan(pp=35)).endswith("cannot fill 35 stages (pp=35, chunks=1); take at most 34.")

@@ -108,6 +108,13 @@ def test_fsdp_on_all_axes_keeps_each_expert_once_and_what_tp_copies_on_its_ranks
     assert everywhere == pytest.approx(4 * (32 * 8 * EXPERT + cut + 2 * copied), rel=1e-12)
 
 
+def test_each_replica_keeps_each_expert_once():
+    plan = Plan(dp=16, ep=4, zero=3, shards=8)
+    shared = 32 * MOE_SHARED + MIXTRAL_ENDS
+    everywhere = peak_memory(job("mixtral-8x7b"), plan).weights * plan.gpus
+    assert everywhere == pytest.approx(2 * 4 * (32 * 8 * EXPERT + shared), rel=1e-12)
+
+
 def test_fsdp_keeps_each_expert_once_and_gathers_those_of_two_layers():
     memory = peak_memory(job("mixtral-8x7b"), Plan(dp=8, ep=2, zero=3))
     mine = (32 * MOE_SHARED + MIXTRAL_ENDS) / 8 + 32 * 8 * EXPERT / 8

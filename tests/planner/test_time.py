@@ -26,6 +26,7 @@ from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.stages import kinds_by_stage
+from ndparallel.planner.step.framework import framework_workload
 from ndparallel.validation.cases import read_cases
 
 FRAMEWORKS = [name for name, stack in STACKS.items() if not stack.executed]
@@ -246,6 +247,30 @@ def test_stages_and_replicas_are_as_far_apart_as_the_ranks_between_them():
     assert Groups(Plan(tp=2, cp=3, dp=4, ep=2), job()).experts_dp.ranks == 2 * 3 * 4 / 2
     whole = Groups(Plan(tp=2, cp=3, dp=4), job())
     assert (whole.shards.ranks, whole.dp.ranks, whole.replicas.ranks) == (3 * 4, 3 * 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("tp", "cp", "dp", "shards", "ep"), [(1, 1, 16, 8, 4), (2, 2, 8, 4, 8), (1, 1, 8, 4, 4)]
+)
+def test_replicas_have_all_experts_each_and_share_their_states_inside(tp, cp, dp, shards, ep):
+    """The ranks as torchtitan's sparse mesh has them: dp_replicate, efsdp, ep."""
+    groups = Groups(Plan(tp=tp, cp=cp, dp=dp, ep=ep, zero=3, shards=shards), job(MIXTURE))
+    mesh = np.arange(tp * cp * dp).reshape(-1, tp * shards // ep, ep)
+    for group, ranks in (("experts_dp", mesh[0, :, 0]), ("replicas", mesh[:, 0, 0]), ("ep", mesh[0, 0])):
+        links = groups.links(group)
+        assert [links.stride * place for place in range(int(links.ranks))] == ranks.tolist()
+
+
+def test_replicas_sum_what_their_shards_have_summed_of_layers_and_of_experts():
+    """Over 4 of 16 ranks, and of 8 experts' parts 2 of them."""
+    work = framework_workload(job(MIXTURE), Plan(dp=16, ep=2, zero=3, shards=4))
+    reduce = {(one.collective, one.group): one.bytes for one in work.bucket("experts").reduce}
+    shared, experts = reduce["reduce_scatter", "shards"], reduce["reduce_scatter", "experts_dp"]
+    summed = [one.bytes for one in work.bucket("experts").reduce if one.group == "replicas"]
+    assert summed == [shared / 4, experts / 2]
+    assert experts == 8 * MIXTURE.parameters().expert * 4
+    gathered = [one.group for one in work.bucket("experts").gather]
+    assert gathered == ["shards", "experts_dp"]
 
 
 def test_every_group_lies_on_the_nodes_as_the_ranks_of_the_mesh_do():

@@ -2,7 +2,7 @@
 gives its reasons."""
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -24,6 +24,7 @@ from ndparallel.search.advice import SMALL, advise
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.candidates import candidates
 from ndparallel.search.search import Found, search
+from ndparallel.search.space import families, layouts
 from ndparallel.validation.cases import express, read_cases
 
 ROUNDING = 1e-9
@@ -278,3 +279,13 @@ def test_a_search_that_can_find_nothing_says_why(gpus, fixed, said):
 def test_the_lessons_own_software_is_refused():
     with pytest.raises(UserError, match="real framework"):
         search(replace(job(), stack=find_stack("pocket")), 8)
+
+
+def test_a_node_is_a_replica_only_where_its_ranks_have_all_experts():
+    """8 GPUs a node: ep 16 would leave one expert's states no whole number of ranks of a node's."""
+    mixture = job("qwen3-30b-a3b")
+    plans = [*families(layouts(mixture, 32, {"pp": 1}, Counter()), mixture, {"zero": 3, "recompute": "none"})]
+    hybrid = [plan for plan in plans if plan.shards]
+    assert {8} <= {plan.shards for plan in hybrid}
+    assert max(int(plan.ep.max()) for plan in hybrid) == 8 < max(int(plan.ep.max()) for plan in plans)
+    assert all((plan.tp * plan.shards % plan.ep == 0).all() for plan in hybrid)

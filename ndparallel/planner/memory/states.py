@@ -32,16 +32,19 @@ Elements = tuple[Any, Any]
 
 
 def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
-    (shared, experts), whole = trained, sum(trained)
-    ranks, parts = plan.dp * plan.cp, plan.expert_parts(job.stack)
-    expert_ranks = plan.tp * plan.cp * plan.dp / parts
-    sharded = shared / ranks + experts / expert_ranks
+    whole, sharded = sum(trained), share_of(job, plan, trained)
     return {
         "weights": sum(held) * HALF,
         "gradients": (sharded if plan.zero >= 2 else whole) * job.gradient_bytes,
         "optimizer": (sharded if plan.zero >= 1 else whole) * optimizer_bytes(job),
         "buffers": dummy_bytes(job, plan) + dequantized_bytes(job, plan),
     }
+
+
+def share_of(job: TrainingJob, plan: Plan, elements: Elements):
+    """What a rank owns of parameters whose states are sharded."""
+    shared, experts = elements
+    return shared / plan.sharding_ranks + experts / plan.expert_ranks(job.stack)
 
 
 def optimizer_bytes(job: TrainingJob) -> float:
@@ -65,7 +68,7 @@ def checkpoint_bytes(job: TrainingJob) -> float:
 def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
     """Shards are kept in float32, and so need no copy; where weights have 16 bits, or are frozen, or the
     optimizer is on the host, in 16."""
-    mine, own = sharded_fully(plan, held), sharded_fully(plan, trained)
+    mine, own = share_of(job, plan, held), share_of(job, plan, trained)
     number, apart = HALF if job.half else SINGLE, bool(job.adapters or "optimizer" in job.offload)
     return {
         "weights": mine * (HALF if apart else number),
@@ -89,11 +92,6 @@ def is_fully_sharded(job: TrainingJob, plan: Plan):
     """Whether FSDP gathers weights and scatters gradients, be it over one rank."""
     alone = job.stack.shards_over_one & (plan.tp > 1)
     return (plan.zero == 3) & ((plan.dp * plan.cp > 1) | alone)
-
-
-def sharded_fully(plan: Plan, elements: Elements):
-    shared, experts = elements
-    return shared / (plan.shards or plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp)
 
 
 def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
@@ -127,7 +125,7 @@ def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
 def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
     """What FSDP needs only while it goes through the layers: gathered weights, waiting gradients, and at the
     end of the backward pass the scattered ones."""
-    nothing, own = (0.0, 0.0), sharded_fully(plan, trained) * (HALF if job.half else SINGLE)
+    nothing, own = (0.0, 0.0), share_of(job, plan, trained) * (HALF if job.half else SINGLE)
     return whole_weights(job, plan, nothing) + whole_gradients(job, plan, nothing) + own
 
 

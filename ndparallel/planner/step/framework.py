@@ -144,18 +144,22 @@ class FrameworkWorkload:
         self, name: str, collective: str, elements: tuple[Any, Any], size: int
     ) -> list[CollectiveOp]:
         """Over dp what its ranks share; over fewer ranks the experts; nothing over one. A layer of weights
-        may take several."""
+        may take several. Where there are replicas, they sum what their shards have summed."""
         shared, experts = elements
         group, parts = ("shards", self.job.stack.collectives_per_layer) if self.plan.zero == 3 else ("dp", 1)
         named = [
             CollectiveOp(f"{name} part {part}", collective, group, shared * size / parts)
             for part in range(parts)
         ]
-        if self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter":
+        replicas = self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter"
+        if replicas:
             shard = shared * size / self.plan.shards
             named.append(CollectiveOp(f"{name} of replicas", "all_reduce", "replicas", shard))
         if isinstance(experts, np.ndarray) or experts:
             named.append(CollectiveOp(f"{name} of experts", collective, "experts_dp", experts * size))
+            if replicas:
+                shard = experts * size / self.pricing.groups.experts_dp.ranks
+                named.append(CollectiveOp(f"{name} of replicas' experts", "all_reduce", "replicas", shard))
         return [each for each in named if anywhere(self.pricing.groups.links(each.group).ranks > 1)]
 
     # ---- the pipeline

@@ -24,7 +24,7 @@ from ndparallel.pipeline.checker import GIVES
 from ndparallel.pipeline.clock import ONWARD
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.ports import Piece, PortUse, Round
-from ndparallel.planner.step.streams import Item, Machine, StreamClock, line_of, longest
+from ndparallel.planner.step.streams import BEFORE_REPLICAS, Item, Machine, StreamClock, line_of, longest
 
 COMPUTE = "compute"
 
@@ -85,7 +85,8 @@ class JournalClock(StreamClock):
 
     def start(self, exchange: CollectiveOp) -> None:
         line, _ = line_of(exchange.group)
-        before = [COMPUTE, *streams_of(line), *(streams_of("shards") if line == "replicas" else ())]
+        lines = (line, *BEFORE_REPLICAS * (line == "replicas"))
+        before = [COMPUTE, *(stream for each in lines for stream in streams_of(each))]
         behind = [self.latest[stream] for stream in before if stream in self.latest]
         for pieces in self.machine.rounds(exchange):
             streams = {f"{line} {piece.port}": None for piece in pieces}

@@ -28,6 +28,7 @@ from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.ports import Round
 
 DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
+BEFORE_REPLICAS = ("shards", "experts_dp")  # what these have summed, replicas sum
 SAME_KIND = dict.fromkeys(DATA, "dp") | {
     "tp_cp": "ep",
     "tied": "pp",
@@ -197,9 +198,10 @@ class StreamClock:
     def ready(self, exchange: CollectiveOp) -> Any:
         """When a collective can start: now, once its stream is free; over replicas, once the shards that they
         sum are reduced."""
-        line = line_of(exchange.group)[0]
-        moment = self.later(self.now, self.lines.get(line, 0.0))
-        return self.later(moment, self.lines.get("shards", 0.0)) if line == "replicas" else moment
+        line, moment = line_of(exchange.group)[0], self.now
+        for before in (line, *BEFORE_REPLICAS * (line == "replicas")):
+            moment = self.later(moment, self.lines.get(before, 0.0))
+        return moment
 
     def begin(self, exchange: CollectiveOp, begin: Any, end: Any) -> None:
         """Let a collective be under way from one moment to another."""
