@@ -5,7 +5,7 @@ Idea    Each GPU holds some of the layers, and sends activations on and gradient
         only one GPU is ever busy; with many, all are, but for the bubble while the pipeline fills and drains.
         A schedule is the order in which a GPU takes its forwards and backwards: it decides how large the
         bubble is, and how many microbatches wait in memory.
-            naive         one microbatch at a time
+            naive         one microbatch after another
             GPipe         all forwards, then all backwards
             1F1B          a backward as soon as there is one: the same bubble, far less memory
             interleaved   several smaller stages on each GPU: the bubble divided by their number, for more
@@ -143,10 +143,11 @@ def mesh_of_two(gpus: int) -> Mesh:
     return Mesh(pp=2)
 
 
-WHOLE = {"microbatches": 1, "stage_chunks": None}
 STRATEGIES = [
-    Strategy("MLP on two GPUs", two_gpus, mesh_of_two, WHOLE, reference=one_gpu),
-    Strategy("naive", pipeline, mesh, {"schedule": "naive", **WHOLE}),
+    Strategy(
+        "MLP on two GPUs", two_gpus, mesh_of_two, {"microbatches": 1, "stage_chunks": None}, reference=one_gpu
+    ),
+    Strategy("naive", pipeline, mesh, {"schedule": "naive", "stage_chunks": None}),
     Strategy("GPipe", pipeline, mesh, {"schedule": "gpipe", "stage_chunks": None}),
     Strategy("1F1B", pipeline, mesh, {"schedule": "1f1b", "stage_chunks": None}),
     Strategy("interleaved", any_schedule, mesh, {"schedule": "interleaved"}),

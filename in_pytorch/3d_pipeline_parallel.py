@@ -114,8 +114,8 @@ def new_stage(job: Job, stage: int, stages: int) -> Transformer:
     return draw(Transformer(job.config, stage, stages), job.config).to(job.device)
 
 
-def by_hand(job: Job, order: Callable, microbatches: int | None = None) -> Outcome:
-    rank, ranks, count = dist.get_rank(), dist.get_world_size(), microbatches or job.microbatches
+def by_hand(job: Job, order: Callable) -> Outcome:
+    rank, ranks, count = dist.get_rank(), dist.get_world_size(), job.microbatches
     model = new_stage(job, rank, ranks)
     stage, optimizer, losses = Stage(job, model, count), job.make_optimizer(model.parameters()), []
     for tokens, targets in job.batches():
@@ -161,7 +161,7 @@ def with_schedule(job: Job, schedule: type, layout: str) -> Outcome:
 
 
 STRATEGIES = {
-    "naive, by hand": partial(by_hand, order=naive, microbatches=1),
+    "naive, by hand": partial(by_hand, order=naive),
     "GPipe, by hand": partial(by_hand, order=gpipe),
     "1F1B, by hand": partial(by_hand, order=one_f_one_b),
     "GPipe": partial(with_schedule, schedule=ScheduleGPipe, layout="one"),

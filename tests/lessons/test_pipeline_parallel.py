@@ -193,12 +193,21 @@ def test_whole_rounds_of_microbatches_are_taken_where_the_batch_allows_them(batc
     assert most_parts(batch, 8, gpus) == number
 
 
-@pytest.mark.parametrize("chosen", [("--microbatches", "4"), ("--strategy", "naive")])
+@pytest.mark.parametrize("chosen", [("--microbatches", "4"), ("--strategy", "MLP on two GPUs")])
 def test_who_says_how_many_microbatches_is_not_told_what_is_usual(chosen, capsys):
     assert (
         lesson_main(load(LESSON), ["--batch", "12", "--timeline", "none", "--engine", "inline", *chosen]) == 0
     )
     assert "do not divide" not in capsys.readouterr().out
+
+
+def test_naive_takes_the_microbatches_that_are_asked_for_and_holds_one_of_them():
+    """A quarter as many of them are four times as large."""
+    two, eight = (
+        measured(LESSON, "naive", DEFAULT.replace(microbatches=m), 4).peak_memory_bytes["activations"]
+        for m in (2, 8)
+    )
+    assert two == 4 * eight
 
 
 def test_schedules_that_eight_gpus_are_too_many_for_say_so_and_the_others_run():
