@@ -12,13 +12,15 @@ from types import CodeType, SimpleNamespace
 from typing import Any, Protocol
 
 from gpu import MismatchError, OutOfMemoryError
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import RunEnded, UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.words import listed
+from ndparallel.engines.failures import DeadlockError
 from ndparallel.exercises.exercise import Exercise
 from ndparallel.exercises.template import template
 
 MOST_BYTES = 1_000_000
+TOLD = (DeadlockError, MismatchError, OutOfMemoryError, RunEnded, UserError)  # in words for the reader
 
 
 class NotBegun(UserError):

@@ -21,13 +21,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from gpu import MismatchError, OutOfMemoryError
-from ndparallel.base.errors import RunEnded, UserError
 from ndparallel.base.quoting import shortened
-from ndparallel.engines.failures import DeadlockError, RankError, words_of
+from ndparallel.engines.failures import RankError, words_of
 from ndparallel.engines.system import end_with_parent
 from ndparallel.engines.thread_stacks import raise_in
-from ndparallel.exercises.answer import Answer, ModelAnswer, NotBegun, ReadersAnswer, last_line
+from ndparallel.exercises.answer import TOLD, Answer, ModelAnswer, NotBegun, ReadersAnswer, last_line
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.verdict import NOT_BEGUN, WRONG, Verdict, judge
 
@@ -37,7 +35,6 @@ MEMORY_BYTES = 4 * 2**30  # more than the grader has
 STATM = Path("/proc/self/statm")  # pages that this process has
 CAN_FORK = sys.platform == "linux"
 LEFT = "The answer ended Python itself (sys.exit, os._exit): return from the function instead."
-TOLD = (DeadlockError, MismatchError, OutOfMemoryError, RunEnded, UserError)
 
 
 class TooLong(BaseException):

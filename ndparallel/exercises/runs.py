@@ -14,7 +14,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.drawing.history import alike, timeline
 from ndparallel.engines.launch import RankResult, launch
-from ndparallel.exercises.answer import Answer
+from ndparallel.exercises.answer import TOLD, Answer
 from ndparallel.exercises.exercise import Attempt
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
@@ -57,6 +57,27 @@ def sends_apart(result: RankResult) -> RankResult:
         for event in map(Event._make, result.events)
     ]
     return result._replace(events=drawn)
+
+
+def right_everywhere(
+    run: Callable[..., Attempt], name: str, measured: Sequence[int], *others: Sequence[int]
+) -> Attempt:
+    """Run an answer in the world that is measured, and in others, in which it must be right too. `name` says
+    in which one it was wrong."""
+    done = run(*measured)
+    for world in others:
+        if not done.wrong:
+            fault = fault_of(run, world)
+            done = done.with_fault(fault and f"{name.format(*world)}: {fault}")
+    return done
+
+
+def fault_of(run: Callable[..., Attempt], world: Sequence[int]) -> str:
+    """Say what is wrong with an answer in a world; nothing where it is right."""
+    try:
+        return run(*world).wrong
+    except TOLD as error:
+        return str(error)
 
 
 def first_fault(faults: Iterable[str]) -> str:
@@ -175,10 +196,21 @@ def averaged_wrongly(ranks: int) -> Callable[[float], str]:
 # --------------------------------------------------------------------------------- as a pipeline's schedule
 
 
-def as_schedule(answer: Answer, ranks: int, microbatches: int) -> Attempt:
+PIPELINES = ((4, 8), (3, 5), (5, 7), (4, 2))  # GPUs and microbatches: the first is measured
+
+
+def as_schedule(answer: Answer, ops: str) -> Attempt:
+    """Time the lists of an answer's `schedule`, made of these ops, in the first of PIPELINES. In the others
+    it must be able to run."""
+    return right_everywhere(
+        lambda *pipeline: in_pipeline(answer, ops, *pipeline), "With {} GPUs and {} microbatches", *PIPELINES
+    )
+
+
+def in_pipeline(answer: Answer, ops: str, ranks: int, microbatches: int) -> Attempt:
     """Time the lists of an answer's `schedule`: a stage for each GPU, and a second for each of F, I and W."""
     found = [answer.on(rank).schedule(rank, ranks, microbatches) for rank in range(ranks)]
-    lists = [list(actions_of(actions, rank)) for rank, actions in enumerate(found)]
+    lists = [list(actions_of(actions, rank, ops)) for rank, actions in enumerate(found)]
     schedule = Schedule("", Layout("loop", ranks), microbatches, lists, [[]] * ranks)
     if fault := explain(schedule):
         return Attempt(wrong=fault[0].upper() + fault[1:])
@@ -187,7 +219,7 @@ def as_schedule(answer: Answer, ranks: int, microbatches: int) -> Attempt:
     return Attempt(figures, timing)
 
 
-def actions_of(found: object, rank: int) -> Iterator[Action]:
+def actions_of(found: object, rank: int, ops: str) -> Iterator[Action]:
     """Read one GPU's list. Raises UserError for what is none."""
     if not isinstance(found, Iterable):
         raise UserError(f"schedule() returned {found!r} for GPU {rank}: yield its actions, in order")
@@ -196,4 +228,7 @@ def actions_of(found: object, rank: int) -> Iterator[Action]:
             raise UserError(
                 f"schedule() yields {action!r} for GPU {rank}: yield Action(op, stage, microbatch)"
             )
+        if action[0] not in tuple(ops):
+            named = " or ".join(f'"{op}"' for op in ops)
+            raise UserError(f"schedule() yields the op {action[0]!r} for GPU {rank}: here an op is {named}")
         yield Action(*action)

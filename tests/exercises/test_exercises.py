@@ -14,7 +14,7 @@ from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer, wi
 from ndparallel.exercises.catalog import ORDER, find
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.grade import graded, par_of
-from ndparallel.exercises.runs import as_schedule
+from ndparallel.exercises.runs import in_pipeline
 from ndparallel.exercises.tasks import fill_the_bubble, no_bubble
 from ndparallel.exercises.template import is_solution, template
 from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict
@@ -114,7 +114,7 @@ def test_the_task_has_what_a_student_and_a_lecturer_need(name):
 
 def as_drawn(answer: Callable, rank: int) -> str:
     """The ops of one of four GPUs, one for each second, as the tasks draw them."""
-    timing = as_schedule(ModelAnswer({"schedule": answer}), 4, 8).picture
+    timing = in_pipeline(ModelAnswer({"schedule": answer}), "FIW", 4, 8).picture
     assert isinstance(timing, Timing)
     seconds = [" "] * int(timing.makespan)
     for action, start in zip(timing.schedule.actions[rank], timing.start[rank]):

@@ -18,9 +18,10 @@ import numpy as np
 
 from gpu import CLASSROOM, GPU, si
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 
-RANKS, SIZE = 8, 2000
+WORLDS = ((8, 2000), (4, 2000), (2, 2003))  # GPUs and elements: the first is measured
+RANKS, SIZE = WORLDS[0]
 
 
 def broadcast(gpu: GPU, array: np.ndarray, ranks: int) -> None:
@@ -34,14 +35,18 @@ def broadcast(gpu: GPU, array: np.ndarray, ranks: int) -> None:
 
 
 def attempt(answer) -> Attempt:
-    expected = np.arange(1, SIZE + 1, dtype=np.float32)
+    return right_everywhere(lambda *world: in_world(answer, *world), "With {} GPUs and {} elements", *WORLDS)
+
+
+def in_world(answer, ranks: int, size: int) -> Attempt:
+    expected = np.arange(1, size + 1, dtype=np.float32)
 
     def program(gpu: GPU) -> np.ndarray:
-        array = expected.copy() if gpu.rank == 0 else np.zeros(SIZE, np.float32)
-        answer.on(gpu.rank).broadcast(gpu, array, RANKS)
+        array = expected.copy() if gpu.rank == 0 else np.zeros(size, np.float32)
+        answer.on(gpu.rank).broadcast(gpu, array, ranks)
         return array
 
-    results = on_gpus(program, RANKS, CLASSROOM)
+    results = on_gpus(program, ranks, CLASSROOM)
     wrong = first_fault(fault(result.rank, result.value, expected) for result in results)
     return attempt_of(results, ("step_seconds",), wrong)
 
@@ -54,7 +59,7 @@ def fault(rank: int, found: np.ndarray, expected: np.ndarray) -> str:
         return f"GPU {rank} has received nothing, or not into `array`: only into=array fills it."
     first, value = places[0], found[places[0]]
     where = "still empty" if value == 0 else f"element {value - 1:.0f} of the array, in the wrong place"
-    return f"GPU {rank}, element {first}: {where} ({places.size} of {SIZE} elements are wrong)."
+    return f"GPU {rank}, element {first}: {where} ({places.size} of {len(found)} elements are wrong)."
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:

@@ -21,9 +21,10 @@ import numpy as np
 
 from gpu import CLASSROOM, GPU
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 
-RANKS, SIZE = 4, 100
+WORLDS = ((4,), (3,), (5,))  # GPUs: the first are measured
+SIZE = 100
 
 
 def all_to_all(gpu: GPU, outgoing: list[np.ndarray], incoming: list[np.ndarray]) -> None:
@@ -44,24 +45,30 @@ def piece(source: int, target: int) -> np.ndarray:
 
 
 def attempt(answer) -> Attempt:
+    return right_everywhere(lambda ranks: in_world(answer, ranks), "With {} GPUs", *WORLDS)
+
+
+def in_world(answer, ranks: int) -> Attempt:
     def program(gpu: GPU) -> list[np.ndarray]:
-        incoming = [np.full(SIZE, -1, np.float32) for _ in range(RANKS)]
-        answer.on(gpu.rank).all_to_all(gpu, [piece(gpu.rank, target) for target in range(RANKS)], incoming)
+        incoming = [np.full(SIZE, -1, np.float32) for _ in range(ranks)]
+        answer.on(gpu.rank).all_to_all(gpu, [piece(gpu.rank, target) for target in range(ranks)], incoming)
         return incoming
 
-    results = on_gpus(program, RANKS, CLASSROOM)
+    results = on_gpus(program, ranks, CLASSROOM)
     wrong = first_fault(
-        fault(source, result.rank, found) for result in results for source, found in enumerate(result.value)
+        fault(source, result.rank, found, ranks)
+        for result in results
+        for source, found in enumerate(result.value)
     )
     return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
 
 
-def fault(source: int, target: int, found: np.ndarray) -> str:
+def fault(source: int, target: int, found: np.ndarray, ranks: int) -> str:
     """Say what stands in incoming[source] of a GPU in place of what should."""
     if np.array_equal(found, piece(source, target)):
         return ""
     whose = {
-        float(piece(a, b)[0]): f"what GPU {a} had for GPU {b}" for a in range(RANKS) for b in range(RANKS)
+        float(piece(a, b)[0]): f"what GPU {a} had for GPU {b}" for a in range(ranks) for b in range(ranks)
     }
     stands = (
         "nothing was put there"

@@ -25,9 +25,9 @@ import numpy as np
 from gpu import CLASSROOM, GPU
 from ndparallel.exercises import sums
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 
-RANKS, SIZE = 4, 400
+WORLDS = ((4, 400), (3, 300), (5, 500))  # GPUs and elements: the first is measured
 
 
 def reduce_scatter(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> None:
@@ -47,23 +47,27 @@ def all_gather(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> None:
 
 
 def attempt(answer) -> Attempt:
+    return right_everywhere(lambda *world: in_world(answer, *world), "With {} GPUs", *WORLDS)
+
+
+def in_world(answer, ranks: int, size: int) -> Attempt:
     def program(gpu: GPU) -> tuple[np.ndarray, np.ndarray]:
-        functions, array = answer.on(gpu.rank), sums.part(gpu.rank, RANKS, SIZE)
-        pieces = np.split(array, RANKS)
-        functions.reduce_scatter(gpu, pieces, RANKS)
+        functions, array = answer.on(gpu.rank), sums.part(gpu.rank, ranks, size)
+        pieces = np.split(array, ranks)
+        functions.reduce_scatter(gpu, pieces, ranks)
         mine = pieces[gpu.rank].copy()
-        functions.all_gather(gpu, pieces, RANKS)
+        functions.all_gather(gpu, pieces, ranks)
         return mine, array
 
-    results = on_gpus(program, RANKS, CLASSROOM)
-    whole = sums.whole(RANKS, SIZE)
-    halves = np.split(whole, RANKS)
-    first = SIZE // RANKS
+    results = on_gpus(program, ranks, CLASSROOM)
+    whole = sums.whole(ranks, size)
+    halves = np.split(whole, ranks)
+    first = size // ranks
     wrong = first_fault(
-        sums.explain(rank, mine, halves[rank], RANKS, "its own piece", rank * first)
+        sums.explain(rank, mine, halves[rank], ranks, "its own piece", rank * first)
         for rank, (mine, _) in ((result.rank, result.value) for result in results)
     ) or first_fault(
-        sums.explain(result.rank, result.value[1], whole, RANKS, "all pieces") for result in results
+        sums.explain(result.rank, result.value[1], whole, ranks, "all pieces") for result in results
     )
     return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
 

@@ -13,8 +13,9 @@ Given   gpu.rank                                    0 to ranks - 1
         gpu.receive(source, what, into=array)       writes the message into an array ...
         gpu.receive(source, what, into=array, combine=np.add)       ... or adds it to what is there
 
-Right is the sum on every GPU. Then the seconds count, and the bytes that the busiest GPU sends: one GPU that
-collects everything takes more than three times as long as four that all talk at once.
+Right is the sum on every GPU, with 4 GPUs as with 3 or 5, whatever the length of the array. Then the seconds
+count, and the bytes that the busiest GPU sends: one GPU that collects everything takes more than three times
+as long as four that all talk at once.
 """
 
 import numpy as np
@@ -22,9 +23,9 @@ import numpy as np
 from gpu import CLASSROOM, GPU
 from ndparallel.exercises import sums
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 
-RANKS, SIZE = 4, 500
+WORLDS = ((4, 500), (3, 500), (5, 502))  # GPUs and elements: the first is measured
 
 
 def all_reduce(gpu: GPU, array: np.ndarray, ranks: int) -> None:
@@ -40,14 +41,18 @@ def all_reduce(gpu: GPU, array: np.ndarray, ranks: int) -> None:
 
 
 def attempt(answer) -> Attempt:
+    return right_everywhere(lambda *world: in_world(answer, *world), "With {} GPUs and {} elements", *WORLDS)
+
+
+def in_world(answer, ranks: int, size: int) -> Attempt:
     def program(gpu: GPU) -> np.ndarray:
-        array = sums.part(gpu.rank, RANKS, SIZE)
-        answer.on(gpu.rank).all_reduce(gpu, array, RANKS)
+        array = sums.part(gpu.rank, ranks, size)
+        answer.on(gpu.rank).all_reduce(gpu, array, ranks)
         return array
 
-    results = on_gpus(program, RANKS, CLASSROOM)
-    expected = sums.whole(RANKS, SIZE)
-    wrong = first_fault(sums.explain(result.rank, result.value, expected, RANKS) for result in results)
+    results = on_gpus(program, ranks, CLASSROOM)
+    expected = sums.whole(ranks, size)
+    wrong = first_fault(sums.explain(result.rank, result.value, expected, ranks) for result in results)
     return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
 
 

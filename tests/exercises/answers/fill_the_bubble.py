@@ -79,3 +79,9 @@ def numbers(rank, ranks, microbatches):
 def microbatches_in_quotes(rank, ranks, microbatches):
     """What the answer returned cannot be used (TypeError"""
     return [("F", rank, "0")]
+
+
+def whole_backward_passes(rank, ranks, microbatches):
+    """the op 'B' for GPU 0: here an op is "F" or "I" or"""
+    for op in "FB":
+        yield from (Action(op, rank, microbatch) for microbatch in range(microbatches))

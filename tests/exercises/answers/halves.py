@@ -74,3 +74,16 @@ class Renames:
     @staticmethod
     def all_gather(gpu, pieces, ranks):
         pieces[gpu.rank] = pieces[gpu.rank].copy()
+
+
+class OnlyFor4GPUs:
+    """With 3 GPUs:"""
+
+    @staticmethod
+    def reduce_scatter(gpu, pieces, ranks):
+        for hop in range(3):
+            gpu.send((gpu.rank + 1) % 4, pieces[(gpu.rank - hop - 1) % 4], ("add", hop))
+            into = pieces[(gpu.rank - hop - 2) % 4]
+            gpu.receive((gpu.rank - 1) % 4, ("add", hop), into=into, combine=np.add)
+
+    all_gather = staticmethod(all_gather)

@@ -40,3 +40,35 @@ def wrong_stage(rank, ranks, microbatches):
     for microbatch in range(microbatches):
         yield Action("F", 0, microbatch)
         yield Action("B", 0, microbatch)
+
+
+def only_for_4_gpus(rank, ranks, microbatches):
+    """With 3 GPUs and 5 microbatches: Rank 0 lists F of microbatch 5"""
+    ahead = 3 - rank
+    for turn in range(ahead + 8):
+        if turn < 8:
+            yield Action("F", rank, turn)
+        if turn >= ahead:
+            yield Action("B", rank, turn - ahead)
+
+
+def more_ahead_than_there_are(rank, ranks, microbatches):
+    """With 4 GPUs and 2 microbatches: Rank 0 lists F of microbatch 2"""
+    ahead = ranks - 1 - rank
+    yield from (Action("F", rank, microbatch) for microbatch in range(ahead))
+    for turn in range(ahead, microbatches):
+        yield Action("F", rank, turn)
+        yield Action("B", rank, turn - ahead)
+    yield from (Action("B", rank, microbatch) for microbatch in range(microbatches - ahead, microbatches))
+
+
+def with_halves_of_the_backward_pass(rank, ranks, microbatches):
+    """schedule() yields the op 'I' for GPU 0: here an op is "F" or"""
+    for op in "FIW":
+        yield from (Action(op, rank, microbatch) for microbatch in range(microbatches))
+
+
+def small_letters(rank, ranks, microbatches):
+    """schedule() yields the op 'f' for GPU 0: here an op is "F" or"""
+    for op in "fb":
+        yield from (Action(op, rank, microbatch) for microbatch in range(microbatches))

@@ -59,3 +59,23 @@ def returns_the_sum(gpu, array, ranks):
     for other in range(ranks):
         gpu.send(other, array, "part") if other != gpu.rank else None
     return array + sum(gpu.receive(other, "part") for other in range(ranks) if other != gpu.rank)
+
+
+def four_pieces(gpu, array, ranks):
+    """With 3 GPUs and 500 elements:"""
+    summed_in(np.array_split(array, 4), gpu, 4)
+
+
+def equal_pieces(gpu, array, ranks):
+    """array split does not result in an equal division"""
+    summed_in(np.split(array, ranks), gpu, ranks)
+
+
+def summed_in(pieces, gpu, ranks):
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    for hop in range(ranks - 1):
+        gpu.send(right, pieces[(gpu.rank - hop) % ranks], hop)
+        gpu.receive(left, hop, into=pieces[(gpu.rank - hop - 1) % ranks], combine=np.add)
+    for hop in range(ranks - 1):
+        gpu.send(right, pieces[(gpu.rank + 1 - hop) % ranks], ("sum", hop))
+        gpu.receive(left, ("sum", hop), into=pieces[(gpu.rank - hop) % ranks])
