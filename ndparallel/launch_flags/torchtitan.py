@@ -155,12 +155,14 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def sharding(plan: Plan) -> Iterator[tuple[str, str]]:
-    """torchtitan shards over cp too, and optimizers never alone."""
+    """torchtitan shards over cp too, and optimizers never alone. In a pipeline gathered weights stay, as they
+    are priced: they come back for each microbatch where that is asked for, and are whole all the same."""
     shards = (plan.shards if plan.zero == 3 and plan.shards else plan.dp * plan.cp) if plan.zero else 1
     yield "parallelism.data_parallel_shard_degree", f"{shards // plan.cp}"
     yield "parallelism.data_parallel_replicate_degree", f"{plan.dp * plan.cp // shards}"
     if plan.zero:
-        yield "parallelism.fsdp_reshard_after_forward", f'"{fields.TITAN_RESHARD[plan.zero]}"'
+        reshard = "never" if plan.pp > 1 else fields.TITAN_RESHARD[plan.zero]
+        yield "parallelism.fsdp_reshard_after_forward", f'"{reshard}"'
 
 
 def pipeline(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
@@ -211,6 +213,13 @@ RULES = (
     LaunchRule(
         lambda job, plan: plan.zero == 1,
         lambda job, plan: torchtitan_lacks("ZeRO-1", "take --zero 0, 2 or 3"),
+    ),
+    LaunchRule(
+        lambda job, plan: (plan.zero == 2) & (plan.pp > 1),
+        lambda job, plan: torchtitan_lacks(
+            "ZeRO-2 in a pipeline, where weights and gradients stay whole until the step ends",
+            "take --zero 3, which is priced so",
+        ),
     ),
     LaunchRule(
         lambda job, plan: (plan.zero == 0) & (plan.cp > 1),

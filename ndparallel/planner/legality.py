@@ -181,7 +181,21 @@ def batch_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
         )
 
 
+def reduces_once(job: TrainingJob, plan: Plan):
+    """Whether ZeRO-2 is FSDP in a pipeline, where it is the same as ZeRO-3: weights and gradients stay whole
+    until the step ends, whether fully_shard is told to reshard_after_forward or not
+    (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync)."""
+    fsdp = job.stack.whole_in_pipeline and job.stack.sharding.startswith("fsdp")
+    return fsdp & (plan.zero == 2) & (plan.pp > 1)
+
+
 def pipeline_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
+    if reduces_once(job, plan):
+        why = (
+            f"in a pipeline {job.stack.name} keeps weights and gradients whole until the step ends, be zero "
+            "2 or 3: take zero 3, which is priced so."
+        )
+        yield Violation("ZeRO-2 in a pipeline of FSDP", why)
     layers, made_of = job.shape.layers, f"pp={plan.pp}, chunks={plan.chunks}"
     if not can_fill(layers, plan.stages):
         most = layers + MOST_STAGES_ABOVE_LAYERS

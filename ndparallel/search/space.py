@@ -5,9 +5,9 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatc
        every word (recompute, zero, sequence parallelism) with every layout, then every schedule with every
        number of chunks.
 Cost   some microseconds for every layout.
-Limit  Left out is what only has another name: ZeRO over one rank, schedules without a pipeline, one chunk of
-       interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding over fewer ranks than there are
-       (HSDP) there is one that fills a node.
+Limit  Left out is what only has another name: ZeRO over one rank, ZeRO-2 in a pipeline of FSDP, schedules
+       without a pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding
+       over fewer ranks than there are (HSDP) there is one that fills a node.
 
 Glossary
     layout   degrees and the size of a microbatch
@@ -30,7 +30,7 @@ from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import violations
+from ndparallel.planner.legality import reduces_once, violations
 from ndparallel.planner.models.sizes import divisors
 from ndparallel.search.bounds.columns import DEGREES
 
@@ -92,7 +92,8 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
     tp, replicas = table[:, 0], table[:, 2] * table[:, 4]
     for recompute, zero, cut in product(*words):
         uncut = (job.sequence // table[:, 4]) % tp > 0
-        rows = table[((zero == 0) | (replicas > 1)) & (((tp > 1) & ~uncut) if cut else True)]
+        other = np.logical_not(reduces_once(job, Plan(pp=table[:, 1], zero=zero)))
+        rows = table[((zero == 0) | (replicas > 1)) & other & (((tp > 1) & ~uncut) if cut else True)]
         for shards, some_rows in by_shards(job, rows, zero, fixed):
             degrees = dict(zip(DEGREES, some_rows.T))
             yield Plan(**degrees, recompute=recompute, zero=zero, shards=shards, sequence_parallel=cut)

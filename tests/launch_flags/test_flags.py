@@ -727,6 +727,7 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
     number = int(plan.microbatches(job))
     if (
         plan.zero == 1
+        or (plan.zero == 2 and plan.pp > 1)
         or (plan.cp > 1 and not plan.zero)
         or plan.shards % plan.cp
         or (plan.pp > 1 and schedule == "zb-h2")
@@ -744,6 +745,8 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
     shard, replicate = (found[f"parallelism.data_parallel_{way}_degree"] for way in ("shard", "replicate"))
     assert shard * replicate == plan.dp
     assert shard * plan.cp == (plan.shards or plan.dp * plan.cp if plan.zero else 1)
+    reshards = {0: None, 2: "never", 3: "always" if plan.pp == 1 else "never"}
+    assert found.get("parallelism.fsdp_reshard_after_forward") == reshards[plan.zero]
     if plan.pp > 1:
         stages = found["parallelism.module_fqns_per_model_part"]
         assert [sum(name.startswith("layers.") for name in stage) for stage in stages] == layers_by_stage(

@@ -132,6 +132,16 @@ def test_every_stage_has_a_layer_the_embedding_or_the_head():
     assert broken(Plan(pp=12, chunks=3, schedule="interleaved")) == ["more stages than layers"]
 
 
+def test_zero_2_of_fsdp_in_a_pipeline_is_its_zero_3():
+    """torch's pipelines tell fully_shard neither to reshard nor to reduce before the last microbatch."""
+    piped, rule = Plan(pp=2, dp=2, zero=2), "ZeRO-2 in a pipeline of FSDP"
+    for software, breaks in (("torchtitan-compiled", [rule]), ("pytorch", [rule]), ("megatron-core", [])):
+        assert broken(piped, stack=find_stack(software)) == breaks
+        assert broken(replace(piped, zero=3), stack=find_stack(software)) == []
+        assert broken(replace(piped, pp=1), stack=find_stack(software)) == []
+    assert "take zero 3" in sentence(piped, stack=find_stack("torchtitan"))
+
+
 def test_chunks_are_those_of_the_schedule_and_parts_of_a_pipeline_rank():
     rule = "schedule cannot do these microbatches and chunks"
     assert broken(Plan(pp=4, schedule="interleaved")) == broken(Plan(pp=4, chunks=2)) == [rule]

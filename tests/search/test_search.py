@@ -289,3 +289,10 @@ def test_a_node_is_a_replica_only_where_its_ranks_have_all_experts():
     assert {8} <= {plan.shards for plan in hybrid}
     assert max(int(plan.ep.max()) for plan in hybrid) == 8 < max(int(plan.ep.max()) for plan in plans)
     assert all((plan.tp * plan.shards % plan.ep == 0).all() for plan in hybrid)
+
+
+def test_fsdp_in_a_pipeline_is_searched_once():
+    for software, stages in (("torchtitan", {1}), ("megatron-core", {1, 2, 4, 8})):
+        some = job(software=software)
+        plans = families(layouts(some, 16, {"tp": 1, "cp": 1}, Counter()), some, {"zero": 2})
+        assert {int(pp) for plan in plans for pp in plan.pp} == stages

@@ -49,7 +49,7 @@ def recipes() -> Iterator[tuple[str, TrainingJob, Plan]]:
     """Every model that torchtitan has, on three plans each."""
     plans = (
         Plan(dp=8, zero=3),
-        Plan(tp=2, pp=2, dp=4, zero=2, sequence_parallel=True),
+        Plan(tp=2, dp=4, zero=2, sequence_parallel=True),
         Plan(pp=4, dp=4, chunks=2, zero=3, schedule="zb-v"),
     )
     stack = find_stack("torchtitan")
