@@ -241,8 +241,8 @@ def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
         if some
         else chosen("recompute", plan.recompute, fields.RECOMPUTE)
     )
-    if plan.recompute == "selective" and stack.selective != MEGATRON_CORE.selective:
-        yield f"--recompute-modules {' '.join(stack.selective)}"
+    if plan.recompute == "selective" and plan.modules(stack) != MEGATRON_CORE.selective:
+        yield f"--recompute-modules {' '.join(plan.modules(stack))}"
 
 
 def pipeline_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:

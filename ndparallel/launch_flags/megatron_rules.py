@@ -40,7 +40,7 @@ def sends_rows_beside(job: TrainingJob, plan: Plan):
 
 def recomputes(job: TrainingJob, plan: Plan, *modules: str):
     """Whether selective recomputation runs one of these again."""
-    return bool({*modules} & {*job.stack.selective}) & (plan.recompute == "selective")
+    return bool({*modules} & {*plan.modules(job.stack)}) & (plan.recompute == "selective")
 
 
 def no_flags_for(what: str, instead: str = "") -> UserError:
@@ -156,7 +156,7 @@ RULES = (
         ),
     ),
     LaunchRule(
-        lambda job, plan: "half" in job.stack.selective and plan.recompute == "selective",
+        lambda job, plan: recomputes(job, plan, "half"),
         lambda job, plan: no_flags_for(
             "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
         ),

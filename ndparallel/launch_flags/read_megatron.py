@@ -223,7 +223,6 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         gathers_first=gathers if plan.zero else reduces,
         prefetch=gathers if plan.zero == 3 else reduces,
         cp_gathers=flags.text("--cp-comm-type") in ("all_gather", "allgather"),
-        selective=selected_from(flags, plan),
         pp_overlap=not flags.has("--no-overlap-p2p-communication"),
         dispatcher=dispatcher_from(flags) if shape.experts and plan.ep > 1 else base.dispatcher,
         hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
@@ -247,13 +246,6 @@ def dropout_from(flags: Given) -> bool:
         return flags.fraction("--hidden-dropout") > 0
     flags.assume("--hidden-dropout", "0.1")
     return True
-
-
-def selected_from(flags: Given, plan: Plan) -> tuple[str, ...]:
-    """What selective recomputation runs again, of what the planner knows."""
-    modules = (flags.text("--recompute-modules") or "").split()
-    known = tuple(dict.fromkeys(module for module in modules if module in fields.MODULES))
-    return known if known and plan.recompute == "selective" else MEGATRON_CORE.selective
 
 
 def dispatcher_from(flags: Given) -> str:

@@ -15,6 +15,7 @@ from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import near_divisors
+from ndparallel.planner.software import MEGATRON_CORE, in_order
 from ndparallel.planner.stages import layers_by_stage
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -46,6 +47,7 @@ def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
         sequence_parallel=flags.has("--sequence-parallel") and tp > 1,
         recompute=recompute_from(flags),
         recompute_layers=recompute_layers_from(flags),
+        recompute_modules=recompute_modules_from(flags),
         schedule=default_schedule(chunks),
         stage_layers=stage_layers_from(flags, shape, pp, chunks),
     )
@@ -156,6 +158,14 @@ def recompute_from(flags: Given) -> str:
             )
         return "selective"
     return named
+
+
+def recompute_modules_from(flags: Given) -> tuple[str, ...]:
+    """What selective recomputation runs again, of what the planner knows; () where it is Megatron's own."""
+    asked = (flags.text("--recompute-modules") or "").split()
+    modules = in_order(module for module in asked if module in fields.MODULES)
+    own = modules == MEGATRON_CORE.selective or recompute_from(flags) != "selective"
+    return () if own else modules
 
 
 def recompute_layers_from(flags: Given) -> int:

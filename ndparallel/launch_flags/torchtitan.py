@@ -253,9 +253,9 @@ RULES = (
         ),
     ),
     LaunchRule(
-        lambda job, plan: job.stack.selective != TORCHTITAN.selective and plan.recompute == "selective",
+        lambda job, plan: plan.modules(job.stack) != TORCHTITAN.selective and plan.recompute == "selective",
         lambda job, plan: torchtitan_lacks(
-            f"recomputation of {', '.join(job.stack.selective)}", "leave --recompute-modules out"
+            f"recomputation of {', '.join(plan.modules(job.stack))}", "leave --recompute-modules out"
         ),
     ),
     LaunchRule(

@@ -49,11 +49,8 @@ def layout_words(plan: Plan) -> list[str]:
 def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
     """What else is not as usual, in words: modules that run again, uneven routing, keys and values that are
     gathered."""
-    modules = (
-        job.stack.selective
-        if plan.recompute == "selective" and job.stack.selective != find_stack(job.stack.name).selective
-        else ()
-    )
+    again = plan.modules(job.stack) if plan.recompute == "selective" else ()
+    modules = again if again != find_stack(job.stack.name).selective else ()
     imbalance = job.routing_imbalance
     words = {
         f"recomputing {' and '.join(modules)}": modules,

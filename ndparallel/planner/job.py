@@ -175,6 +175,8 @@ class Plan:
     sequence_parallel: bool = False
     recompute: str = "none"
     recompute_layers: int = 0  # with full recomputation: the first so many layers of a stage, 0 for all
+    # with selective recomputation: what runs again, out of MODULES; (): the software's own
+    recompute_modules: tuple[str, ...] = ()
     schedule: str = "1f1b"
     stage_layers: tuple[int, ...] = ()  # how many layers each stage has; (): split evenly (stages.py)
 
@@ -195,6 +197,10 @@ class Plan:
     def layout(self) -> Layout:
         """Which pipeline rank holds which stage."""
         return Layout(self.recipe.layout, self.pp, self.chunks)
+
+    def modules(self, stack: Stack) -> tuple[str, ...]:
+        """What selective recomputation runs again."""
+        return self.recompute_modules or stack.selective
 
     def expert_parts(self, stack: Stack):
         """Ranks that hold different experts, or different parts of one (Megatron-Core's etp = tp)."""

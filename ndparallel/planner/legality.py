@@ -28,6 +28,7 @@ from ndparallel.pipeline.catalog import RECIPES, check_sizes, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.sizes import near_divisors
 from ndparallel.planner.number_types import NUMBER_TYPES
+from ndparallel.planner.software import MODULES
 
 DTYPES = tuple(NUMBER_TYPES)
 FOLDED = "dp not divisible by ep"
@@ -95,11 +96,26 @@ def word_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
             "FSDP)."
         )
         yield Violation("unknown words", why)
+    if plan.recompute_modules:
+        yield from module_violations(plan)
     needed = NUMBER_TYPES[job.dtype].needs
     if isinstance(job.hardware, Accelerator) and needed and needed not in job.hardware.peak_flops_per_second:
         has = ", ".join(job.hardware.peak_flops_per_second)
         why = f"{job.hardware.name} does not multiply {needed}: it has {has}."
         yield Violation("hardware without the dtype", why)
+
+
+def module_violations(plan: Plan) -> Iterator[Violation]:
+    for module in plan.recompute_modules:
+        if module not in MODULES:
+            why = str(unknown("module of selective recomputation", module, MODULES))
+            yield Violation("unknown words", why)
+    if plan.recompute != "selective":
+        why = (
+            f"recompute_modules is of selective recomputation, and recompute is {plan.recompute}: leave it "
+            "out, or take selective."
+        )
+        yield Violation("modules without selective recomputation", why)
 
 
 def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:

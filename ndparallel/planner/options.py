@@ -68,7 +68,7 @@ PLAN_DEFAULTS: dict[str, Any] = {
     "recompute": "none",
     "recompute_layers": 0,
     "recompute_method": "block",
-    "recompute_modules": None,
+    "recompute_modules": (),
 }
 
 
@@ -85,7 +85,8 @@ def plan_options_given(arguments: argparse.Namespace) -> dict[str, Any]:
     if (name := getattr(arguments, "plan", None)) is None:
         return given
     if given and given != options_named(name):
-        raise UserError(f"--plan names the whole plan: leave it out, or --{', --'.join(given)}.")
+        options = ", --".join(given).replace("_", "-")
+        raise UserError(f"--plan names the whole plan: leave it out, or --{options}.")
     return options_named(name)
 
 
@@ -181,8 +182,6 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     if arguments.flash_attention is not None and arguments.flash_attention != stack.flash:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
     stack = travelling(stack, arguments)
-    if arguments.recompute_modules:
-        stack = replace(stack, selective=recomputed_modules(arguments))
     switches = {"dispatcher": arguments.dispatcher, "graphs": arguments.cuda_graphs}
     given = {name: word.replace("none", "") for name, word in switches.items() if word}
     if given and stack.executed:
@@ -256,6 +255,7 @@ def plan_from(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
         sequence_parallel=sequence_parallel and tp > 1,
         recompute=arguments.recompute,
         recompute_layers=recomputed_layers(arguments),
+        recompute_modules=recomputed_modules(arguments, job.stack),
         schedule=schedule,
         stage_layers=stage_layers_from(arguments.stage_layers),
     )

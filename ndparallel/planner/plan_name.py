@@ -11,9 +11,11 @@ Glossary
     stages9+9+5    layers of each stage, where they are not split evenly
     mbs2           sequences of a microbatch
     full4          full recomputation of 4 layers of each stage; full, or selective
+    selective[layernorm+moe_act]   selective recomputation of these modules; selective, of the software's own
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
@@ -22,6 +24,7 @@ from ndparallel.base.words import count
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
+from ndparallel.planner.software import MODULES, in_order
 
 AXES = ("tp", "cp", "pp", "dp", "ep")
 NUMBERED = {"zero": "zero", "shards": "shards", "mbs": "micro_batch"}
@@ -63,8 +66,7 @@ def meanings(plan: Plan) -> list[tuple[str, str]]:
     cut = plan.pp > 1 or (plan.schedule, plan.chunks) != (Plan.schedule, Plan.chunks)
     chunks = f"{plan.chunks}" if plan.recipe.chunks is None else ""
     dealt = f", with {plan.chunks} chunks of layers on each pipeline rank" * (plan.chunks > 1)
-    layers = f"{plan.recompute_layers}" if plan.recompute_layers else ""
-    some = f", {layers} of each stage" * bool(layers)
+    some = f", {plan.recompute_layers} of each stage" * bool(plan.recompute_layers)
     stages = "+".join(map(str, plan.stage_layers))
     words = [
         (f"zero{plan.zero}", SHARDED[plan.zero]),
@@ -73,9 +75,16 @@ def meanings(plan: Plan) -> list[tuple[str, str]]:
         (f"{plan.schedule}{chunks}" if cut else "", f"is the schedule {plan.schedule}{dealt}"),
         (f"stages{stages}" if stages else "", "says how many layers each stage has"),
         (f"mbs{plan.micro_batch}", f"has {count(plan.micro_batch, 'sequence')} in a microbatch"),
-        (f"{plan.recompute}{layers}" if plan.recompute != "none" else "", f"{AGAIN[plan.recompute]}{some}"),
+        (again_of(plan), f"{AGAIN[plan.recompute]}{some}"),
     ]
     return [(word, meaning) for word, meaning in words if word]
+
+
+def again_of(plan: Plan) -> str:
+    """The word of what is computed again; "" for nothing."""
+    layers = f"{plan.recompute_layers}" if plan.recompute_layers else ""
+    modules = f"[{'+'.join(plan.recompute_modules)}]" if plan.recompute_modules else ""
+    return f"{plan.recompute}{layers}{modules}" if plan.recompute != "none" else ""
 
 
 def parsed_name(name: str) -> dict[str, Any]:
@@ -112,7 +121,17 @@ def word(part: str) -> dict[str, Any]:
         return {NUMBERED[asked[1]]: int(asked[2])}
     if asked := re.fullmatch(rf"({'|'.join(RECOMPUTE[1:])})(\d{{0,4}})", part):
         return {"recompute": asked[1]} | ({"recompute_layers": int(asked[2])} if asked[2] else {})
+    if asked := re.fullmatch(r"selective\[(.*)\]", part):
+        return {"recompute": "selective", "recompute_modules": modules(asked[1].split("+"))}
     return schedule(part)
+
+
+def modules(names: Sequence[str]) -> tuple[str, ...]:
+    """What selective recomputation runs again, in one order. Raises UserError for what is no module."""
+    for name in names:
+        if name not in MODULES:
+            raise unknown("module of selective recomputation", name, MODULES)
+    return in_order(names)
 
 
 def schedule(part: str) -> dict[str, Any]:

@@ -157,7 +157,8 @@ class Prediction:
             "gpus": int(self.plan.gpus),
             "microbatches": self.microbatches,
             "name": name_of(self.plan),
-            "plan": {name: getattr(self.plan, name) for name in (*PLAN_FIELDS, "recompute_layers")},
+            "plan": {name: getattr(self.plan, name) for name in (*PLAN_FIELDS, "recompute_layers")}
+            | {"recompute_modules": [*self.plan.recompute_modules]},
         }
 
 

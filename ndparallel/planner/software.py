@@ -22,6 +22,7 @@ Glossary
                 last matrix
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ndparallel.base.errors import unknown
@@ -37,6 +38,12 @@ MODULES = {
     "moe": "the experts of a layer, routing and all-to-alls included",
     "half": "every second matrix and all small kernels (torchtitan)",
 }
+
+
+def in_order(modules: Iterable[str]) -> tuple[str, ...]:
+    """Each of these modules once, in the order of MODULES, so that a set of them has one name."""
+    wanted = {*modules}
+    return tuple(module for module in MODULES if module in wanted)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ndparallel.hardware.accelerator import host_bandwidth
 from ndparallel.planner.adapters import NF4_BITS, TARGETS, Adapters
 from ndparallel.planner.job import MOMENTS, OFFLOADS, TrainingJob
 from ndparallel.planner.models.sizes import checked_size
-from ndparallel.planner.software import MODULES
+from ndparallel.planner.software import MODULES, Stack, in_order
 
 STATE_DEFAULTS: dict[str, Any] = {
     "half": False,
@@ -97,15 +97,16 @@ def words_from(option: str, words: str | None, choices: Collection[str]) -> tupl
     return tuple(choice for choice in choices if choice in wanted)
 
 
-def recomputed_modules(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the modules, each once. Raises UserError for what is none, or where nothing is recomputed
-    selectively."""
+def recomputed_modules(arguments: argparse.Namespace, stack: Stack) -> tuple[str, ...]:
+    """Return the modules, each once; none where the software runs just these again. Raises UserError for what
+    is none, or where nothing is recomputed selectively."""
     for module in arguments.recompute_modules:
         if module not in MODULES:
             raise unknown("--recompute-modules:", module, MODULES)
-    if arguments.recompute != "selective":
+    if arguments.recompute_modules and arguments.recompute != "selective":
         raise UserError("--recompute-modules names what --recompute selective runs again: add that.")
-    return tuple(dict.fromkeys(arguments.recompute_modules))
+    modules = in_order(arguments.recompute_modules)
+    return modules if modules != stack.selective else ()
 
 
 def recomputed_layers(arguments: argparse.Namespace) -> int:

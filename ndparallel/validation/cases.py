@@ -314,8 +314,9 @@ def plan_of(
     stated = parallel.get("sp")
     recompute, layers = recompute_of(recomputed(run), -(-shape.layers // (degrees["pp"] * chunks)))
     shards = shards_of(parallel, gpus_per_node)
+    spread: dict[str, Any] = {"ep": spread_of_experts(parallel, degrees, shape)}
     return Plan(
-        **degrees | {"ep": spread_of_experts(parallel, degrees, shape)},
+        **degrees | spread,
         chunks=chunks,
         micro_batch=micro_batch(run["batch"], degrees["dp"]),
         zero=zero,

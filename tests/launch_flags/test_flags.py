@@ -133,9 +133,8 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
     stack = replace(stack, dispatcher=draw(st.sampled_from([*fields.DISPATCHERS]))) if plan.ep > 1 else stack
     stack = replace(stack, cp_gathers=cp > 1 and draw(st.booleans()))
     if plan.recompute == "selective":
-        stack = replace(
-            stack,
-            selective=draw(st.sampled_from([("core_attn",), ("layernorm", "mlp"), ("moe", "core_attn")])),
+        plan = replace(
+            plan, recompute_modules=draw(st.sampled_from([(), ("layernorm", "mlp"), ("core_attn", "moe")]))
         )
     capacity = draw(st.sampled_from([None, 1.25])) if job.shape.experts else None
     hidden = draw(st.sampled_from(["tp,cp,dp,pp", "tp,cp,pp", "tp,cp,dp"]))
@@ -722,7 +721,7 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
     )
     job = replace(job, stack=STACKS[software])
     chunks = 2 if schedule in ("interleaved", "looped-bfs", "zb-v", "dualpipev") and plan.pp > 1 else 1
-    plan = replace(plan, schedule=schedule, chunks=chunks, recompute_layers=0)
+    plan = replace(plan, schedule=schedule, chunks=chunks, recompute_layers=0, recompute_modules=())
     assume(not [*why_not(job, plan)] and not (job.shape.experts and job.dtype == "fp8"))
     number = int(plan.microbatches(job))
     if (

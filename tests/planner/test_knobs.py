@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import recomputed_flops
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.prediction import peak_memory, time_step
+from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import MEGATRON_2022, MEGATRON_CORE
 
 DENSE = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), MEGATRON_CORE, 4096, 32)
@@ -98,6 +99,22 @@ def test_a_module_that_runs_again_keeps_nothing_but_its_input(modules, freed):
         kept - peak_memory(recomputing(SPARSE, *modules), replace(EP8, recompute="selective")).activations
         == 32 * freed
     )
+
+
+@pytest.mark.parametrize("modules", [("layernorm",), ("layernorm", "moe_act")])
+def test_modules_of_the_plan_are_priced_as_those_of_the_software(modules):
+    again = replace(EP8, recompute="selective")
+    mine, theirs = (
+        predict(SPARSE, replace(again, recompute_modules=modules)),
+        predict(recomputing(SPARSE, *modules), again),
+    )
+    assert mine.seconds == theirs.seconds > predict(SPARSE, EP8).seconds
+    assert (mine.memory, mine.hfu) == (theirs.memory, theirs.hfu)
+
+
+def test_modules_of_a_plan_that_recomputes_nothing_are_refused():
+    with pytest.raises(UserError, match="recompute_modules is of selective recomputation"):
+        predict(SPARSE, replace(EP8, recompute_modules=("layernorm",)))
 
 
 def test_experts_that_run_again_send_their_rows_again():

@@ -12,11 +12,13 @@ from ndparallel.commands.command_line import main
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
 from ndparallel.planner.plan_name import explained, name_of, parsed_name
+from ndparallel.planner.software import MODULES, in_order
 
 DEGREE = st.integers(1, 4096)
 CHUNKS = {
     name: st.just(recipe.chunks) if recipe.chunks else st.integers(1, 64) for name, recipe in RECIPES.items()
 }
+MODULE_SETS = st.sets(st.sampled_from([*MODULES])).map(in_order)
 
 
 @st.composite
@@ -32,6 +34,7 @@ def plans(draw) -> Plan:
         sequence_parallel=draw(st.booleans()),
         recompute=recompute,
         recompute_layers=draw(st.integers(0, 9)) if recompute == "full" else 0,
+        recompute_modules=draw(MODULE_SETS) if recompute == "selective" else (),
         schedule=schedule,
         chunks=draw(CHUNKS[schedule]),
         stage_layers=tuple(draw(st.lists(st.integers(0, 99), max_size=4))),
@@ -56,6 +59,8 @@ def test_names_are_short_and_say_what_a_launch_script_would():
         "DP64xEP8,zero3,shards8,mbs1,full2"
     )
     assert name_of(Plan()) == "DP1,zero0,mbs1"
+    modules = Plan(dp=64, recompute="selective", recompute_modules=("layernorm", "moe_act"))
+    assert name_of(modules) == "DP64,zero0,mbs1,selective[layernorm+moe_act]"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +75,8 @@ def test_names_are_short_and_say_what_a_launch_script_would():
         ("TP8xTP4", "gives tp twice"),
         ("TP8,zero1,zero3", "gives zero twice"),
         ("", "no degree"),
+        ("TP8,zero1,selective[layernom]", "Did you mean 'layernorm'"),
+        ("TP8,zero1,full[layernorm]", "unknown part of a plan's name"),
     ],
 )
 def test_what_is_no_name_is_refused_with_the_part_that_is_wrong(name, said):
@@ -126,6 +133,7 @@ def test_explain_takes_the_smallest_job_of_the_degrees_where_none_is_given(capsy
     ("options", "said"),
     [
         (["--plan", "TP8", "--zero", "1"], "leave it out, or --zero"),
+        (["--plan", "TP8", "--recompute-modules", "mlp"], "leave it out, or --recompute-modules"),
         (["--plan", "TP8xDP8"], "is 64 GPUs, not 32"),
         (["--plan", "TP7xDP1"], "tp=7 cannot"),
     ],

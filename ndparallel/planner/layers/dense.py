@@ -8,6 +8,7 @@ Limit  As parts.py.
 Glossary: see `ndparallel.planner.layers.operations`.
 """
 
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import count
 
@@ -336,7 +337,8 @@ def partly(matmul: Operation, share: float) -> Operation:
 
 def lists_of(job: TrainingJob, plan: Plan) -> LayerLists:
     """The lists of a job's layers, which plans that cut a layer alike share."""
-    given = job.shape, plan.share(job), job.stack
+    stack = replace(job.stack, selective=plan.recompute_modules) if plan.recompute_modules else job.stack
+    given = job.shape, plan.share(job), stack
     try:
         return shared_lists(*given)
     except TypeError:  # an array of plans has no hash

@@ -56,7 +56,8 @@ def adapter_flops(job: TrainingJob) -> float:
 
 def recomputed_flops(job: TrainingJob, plan: Plan) -> float:
     """FLOPs of one step that are done again, on all GPUs."""
-    lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), job.stack)
+    stack = replace(job.stack, selective=plan.modules(job.stack))
+    lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), stack)
     kinds = [kind for stage in stage_kinds(job, plan) for kind in stage]
     layers = {kind: kinds.count(kind) for kind in ("dense", "experts")}
     again = sum(

@@ -31,7 +31,7 @@ def check_executed(job: TrainingJob, plan: Plan) -> None:
             f"units are too many: choose at most {MOST_PASSES // units:,} microbatches, by a smaller "
             "--global-batch or a larger --micro-batch."
         )
-    if plan.recompute_layers or job.stack.selective != ("core_attn",):
+    if plan.recompute_layers or plan.modules(job.stack) != ("core_attn",):
         raise UserError(
             "the lessons recompute all layers or none, and selectively attention's core: choose so."
         )

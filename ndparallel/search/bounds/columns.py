@@ -32,7 +32,7 @@ import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
-from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.dense import lists_of
 from ndparallel.planner.layers.kept import IN_TRANSIT, kept_bytes, once_bytes, passed_bytes, prediction_bytes
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.memory.outside import context_bytes
@@ -98,9 +98,9 @@ def seconds_of(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
     return [seconds_of_family(one) for one in pricings]
 
 
-def words_of(plan: Plan) -> tuple[str, bool]:
+def words_of(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
     """What the price of a unit depends on, beside the degrees that cut it."""
-    return plan.recompute, plan.sequence_parallel
+    return plan.recompute, plan.recompute_modules, plan.sequence_parallel
 
 
 def seconds_of_family(pricing: Pricing) -> PlanTable:
@@ -301,7 +301,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank
     holds; as gradients of all chunks wait in 1F1B, which has one."""
     plans = replace(plans, schedule="1f1b")
-    lists = LayerLists(job.shape, plans.share(job), job.stack)
+    lists = lists_of(job, plans)
     ways = (plain_states, fsdp_states)
     size = 2 * len(counts_of(job, plans))
     plain, fsdp = (
