@@ -153,10 +153,12 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
     console, _ = plain_console()
     plain = console.no_color or console.color_system is None
     scale = schedule_picture.columns_per_second(timings, console.width)
-    pictures = [schedule_picture.draw(timing, scale, plain) for timing in timings]
+    pictures = [schedule_picture.draw(timing, scale, plain, console.width) for timing in timings]
     for timing, picture in zip(timings, pictures):
         console.print(heading(timing))
         console.print(picture, no_wrap=True)
+        if missing := schedule_picture.left_out(timing, scale, console.width):
+            console.print(f"{missing} --svg FILE draws all of it.", style="dim")
         console.print()
     console.print(schedule_picture.legend(timings, plain, "".join(picture.plain for picture in pictures)))
     console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))

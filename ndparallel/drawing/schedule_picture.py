@@ -3,8 +3,8 @@
 Idea   A column shows what the rank does at the middle of that column's time, so that actions of the same
        length look the same.
 Cost   One pass over the actions.
-Limit  A long step is drawn small: an action narrower than its number shows the last digits, narrower than a
-       column perhaps nothing.
+Limit  A long step is drawn small: an action narrower than its number shows the last digits. Where not even a
+       column is left for an action, the picture shows the step's beginning. `left_out` says what is missing.
 
 Glossary
     colour  that of the palette: I has B's, because it is its half; of several chunks later ones are lighter.
@@ -15,6 +15,7 @@ Glossary
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from rich.color import Color, blend_rgb
@@ -22,6 +23,7 @@ from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from rich.text import Text
 
+from ndparallel.base.words import listed
 from ndparallel.drawing.history import ticks
 from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, WEIGHT, ink_on
 from ndparallel.pipeline.actions import Action, Layout
@@ -33,6 +35,8 @@ WHITE = ColorTriplet(255, 255, 255)
 IDLE = "·"
 NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 WIDEST = 4  # columns for the shortest action: a short step need not fill the screen
+# of the longest action: no picture is stretched for one that is shorter still, so it may have no column
+SHORTEST = 1 / 4
 
 
 Label = Callable[["Cell"], tuple[str, Style | str]]
@@ -51,19 +55,35 @@ class Cell(NamedTuple):
 
 
 def columns_per_second(timings: Sequence[Timing], width: int) -> float:
-    """Return the scale at which all of `timings` fit into `width` columns; where there is room, the
-    shortest action takes whole columns."""
+    """Return the scale at which all of `timings` fit into `width` columns, and the shortest action takes
+    whole columns: at least one, even if a step then does not fit."""
     scale = (width - max(len(margin(timing)) for timing in timings)) / max(
         timing.makespan for timing in timings
     )
-    shortest = min(shortest_action(timing) for timing in timings)
-    columns = min(math.floor(shortest * scale * (1 + 1e-9)), WIDEST)
-    return columns / shortest if columns else scale
+    lengths = [length for timing in timings for length in lengths_of(timing)]
+    shortest = max(min(lengths), SHORTEST * max(lengths))
+    return min(max(math.floor(shortest * scale * (1 + 1e-9)), 1), WIDEST) / shortest
 
 
-def shortest_action(timing: Timing) -> float:
-    lengths = (end - start for row in zip(timing.start, timing.end) for start, end in zip(*row))
-    return min(length for length in lengths if length > 0)
+def lengths_of(timing: Timing) -> Iterator[float]:
+    """The time that each action is drawn for: half of a fused pair's. Actions that take none are left out."""
+    for rank, times in enumerate(zip(timing.start, timing.end)):
+        spans = zip(*times)
+        for step in timing.schedule.steps(rank):
+            start, end = [next(spans) for _ in step][0]
+            if end > start:
+                yield (end - start) / len(step)
+
+
+def left_out(timing: Timing, scale: float, width: int) -> str:
+    """Say in a sentence what a picture of `width` columns has no room for; "" where it has all."""
+    shown = (width - len(margin(timing))) / scale
+    missing = []
+    if shown < timing.makespan * (1 - 1e-9):
+        missing.append(f"ends at {shown:.4g} of {timing.makespan:g}")
+    if min(lengths_of(timing)) * scale < 1 - 1e-9:
+        missing.append(f"leaves out actions shorter than {1 / scale:.3g}")
+    return f"The picture of {timing.schedule.name} {listed(missing)}." if missing else ""
 
 
 def margin(timing: Timing, rank: int | None = None) -> str:
@@ -71,29 +91,32 @@ def margin(timing: Timing, rank: int | None = None) -> str:
     return " " * (digits + 6) if rank is None else f"rank {rank:>{digits}} "
 
 
-def draw(timing: Timing, scale: float, plain: bool = False) -> Text:
-    """The rows of all ranks, at `scale` columns for a second, and an axis of time below.
+def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.inf) -> Text:
+    """The rows of all ranks, at `scale` columns for a second, and an axis of time below, as far as they go in
+    `width` columns.
 
     Without colours a letter says the op; where it leaves no room for the number, that stands in a row of its
     own below.
     """
-    narrow = shortest_action(timing) * scale < 2
+    narrow = min(lengths_of(timing)) * scale < 2
+    seconds = min(timing.makespan, (width - len(margin(timing))) / scale)
     labels: list[Label] = ([letter, number] if narrow else [letter_and_number]) if plain else [coloured]
     lines = []
     for rank in range(timing.schedule.ranks):
         for label in labels:
             start = margin(timing, rank if label is labels[0] else None)
-            lines.append(Text(start, "bold") + row(timing, rank, scale, label))
-    return Text("\n").join([*lines, Text(margin(timing) + axis(timing.makespan, scale), "dim")])
+            lines.append(Text(start, "bold") + row(timing, rank, seconds, scale, label))
+    return Text("\n").join([*lines, Text(margin(timing) + axis(seconds, scale), "dim")])
 
 
-def row(timing: Timing, rank: int, scale: float, label: Label) -> Text:
-    text, idle = Text(), " " if label is number else IDLE
-    for cell in cells(timing, rank, scale):
+def row(timing: Timing, rank: int, seconds: float, scale: float, label: Label) -> Text:
+    text, idle, room = Text(), " " if label is number else IDLE, column(seconds, scale)
+    for cell in takewhile(lambda cell: cell.first_column < room, cells(timing, rank, scale)):
+        cell = cell._replace(columns=min(cell.columns, room - cell.first_column))
         text.append(idle * (cell.first_column - len(text)), "dim")
         words, style = label(cell)
         text.append(words[: cell.columns].ljust(cell.columns), style)
-    return text.append(idle * (column(timing.makespan, scale) - len(text)), "dim")
+    return text.append(idle * (room - len(text)), "dim")
 
 
 def cells(timing: Timing, rank: int, scale: float) -> Iterator[Cell]:
@@ -111,8 +134,8 @@ def cells(timing: Timing, rank: int, scale: float) -> Iterator[Cell]:
 
 
 def column(seconds: float, scale: float) -> int:
-    """Return the first column whose middle is not before `seconds`."""
-    return math.ceil(seconds * scale - 0.5)
+    """Return the first column whose middle is not before `seconds`, but for rounding."""
+    return math.ceil(seconds * scale - 0.5 - 1e-6)
 
 
 def shade_of(layout: Layout, chunk: int) -> float:
@@ -149,10 +172,10 @@ def letter_and_number(cell: Cell) -> tuple[str, str]:
     return (words + str(cell.action.microbatch)[-room:]).ljust(cell.columns - len(joint)) + joint, ""
 
 
-def axis(makespan: float, scale: float) -> str:
+def axis(seconds: float, scale: float) -> str:
     """Return an axis with as many round times as there is room for."""
-    line, room = "", len(f"{makespan:g}") + 4
-    for tick in ticks(makespan, most=max(int(makespan * scale / room), 1)):
+    line, room = "", len(f"{seconds:g}") + 4
+    for tick in ticks(seconds, most=max(int(seconds * scale / room), 1)):
         line = line.ljust(column(tick, scale)) + f"{tick:g}"
     return line
 

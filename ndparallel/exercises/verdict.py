@@ -15,7 +15,7 @@ from rich.text import Text
 from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.words import listed
 from ndparallel.drawing.history import Timeline
-from ndparallel.drawing.schedule_picture import columns_per_second, draw
+from ndparallel.drawing.schedule_picture import columns_per_second, draw, left_out
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.pipeline.timing import Timing
@@ -128,6 +128,7 @@ def drawn(pictures: Sequence[Timeline | Timing | None], width: int) -> Iterator[
     timelines = [picture._replace(name=name) for name, picture in named if isinstance(picture, Timeline)]
     scale = columns_per_second([timing for _, timing in timings], width) if timings else 0
     for name, timing in timings:
-        yield Text.assemble((name, "bold"), "\n", draw(timing, scale, plain=True))
+        missing = left_out(timing, scale, width)
+        yield Text.assemble((name, "bold"), "\n", draw(timing, scale, True, width), f"\n{missing}".rstrip())
     if timelines:
         yield Timelines(timelines)

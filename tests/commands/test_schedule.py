@@ -143,6 +143,29 @@ def test_every_line_fits_100_columns(capsys, name, microbatches):
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.parametrize("p2p", [0, 0.1])
+@pytest.mark.parametrize("name", written())
+def test_no_action_is_drawn_in_no_column_however_long_the_step(name, p2p):
+    schedule = build(name, 8, 32)
+    timing = time_schedule(schedule, Work.of_whole_stages(schedule.chunks, p2p=p2p, fused=1.0))
+    scale = schedule_picture.columns_per_second([timing], 100)
+    drawn = [cell for rank in range(8) for cell in schedule_picture.cells(timing, rank, scale)]
+    assert len(drawn) == sum(map(len, schedule.actions)) and min(cell.columns for cell in drawn) >= 1
+
+
+def test_a_step_too_long_for_the_picture_is_drawn_from_its_beginning_and_says_where_it_ends(capsys):
+    lines = command(capsys, "1f1b", "--stages", 8, "--microbatches", 32).splitlines()
+    assert lines[2].startswith("rank 0 FFFFFFFF···") and lines[3].startswith("       01234567   ")
+    assert lines[16].startswith("rank 7 ·······FB FB ") and lines[17].startswith("              00 11 ")
+    assert lines[19] == "The picture of 1f1b ends at 93 of 117. --svg FILE draws all of it."
+    assert not any("picture" in line for line in command(capsys, "1f1b").splitlines())
+
+
+def test_actions_far_shorter_than_the_others_do_not_stretch_the_picture_and_that_is_said(capsys):
+    told = command(capsys, "zb-h1", "--backward-weight", 0.1)
+    assert "The picture of zb-h1 leaves out actions shorter than 0.25. --svg FILE draws all" in told
+
+
 def test_the_picture_is_one_row_per_rank_above_an_axis():
     rows = [line.plain for line in drawn("1f1b", backward_input=0.5, backward_weight=0.5)]
     assert len(rows) == 5
