@@ -137,11 +137,8 @@ MEGATRON = (
 )
 TE = "transformer_engine/pytorch/module/layernorm_linear.py"
 DDP = "megatron/core/distributed/distributed_data_parallel.py, _make_backward_post_hook"
-ROTARY = "megatron/core/models/common/embeddings/rope_utils.py: queries and keys each"
 # Megatron-Core on Transformer Engine, from 2024 on (NVIDIA/Megatron-LM)
 MEGATRON_CORE = (
-    SmallKernel("rotary of keys", "attention", False, ROTARY, when="rotary"),
-    SmallKernel("rotary of keys", "attention", True, ROTARY, when="rotary"),
     SmallKernel("norm weights wgrad", "attention", True, TE),
     SmallKernel(
         "join q, k, v", "attention", True, "megatron/core/transformer/attention.py: a split's backward"

@@ -107,6 +107,8 @@ class Stack:
     pp_in_turn: bool = False
     rails: float = 1.0  # share of a node's rails that one collective uses
     collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix
+    # 2: queries and keys each (megatron/core/models/common/embeddings/rope_utils.py)
+    rotary_kernels: int = 1
     early_stop: bool = False
     selective: tuple[str, ...] = ("core_attn",)  # what selective recomputation runs again, out of MODULES
     logit_bytes: int = 24  # moved for each logit by the loss, both passes together, besides the matmuls
@@ -228,6 +230,7 @@ MEGATRON_CORE = Stack(
     "fused",
     "cudnn",
     keeps_shards=True,
+    rotary_kernels=2,
     dispatcher="deepep",
     early_gates=True,
     keeps_cast=True,

@@ -54,6 +54,16 @@ def test_plain_torch_launches_29_kernels_more_than_the_list_has_forward_and_44_b
 HALVES = ("attention", "mlp")
 
 
+def test_megatron_core_turns_queries_and_keys_in_a_kernel_each_wherever_it_turns_them():
+    """megatron/core/models/common/embeddings/rope_utils.py. `explain` shows one row: the bytes of both."""
+    stack = replace(STACKS["megatron-core"], selective=("mla_up_proj",))
+    job = TrainingJob(find_model("deepseek-v3"), find_hardware("h100"), stack, 4096, 8)
+    found = LayerLists(job.shape, Plan().share(job), stack).layer(False, "selective")
+    for items in (found.forward, found.recompute, found.backward_input):
+        (turned,) = (item for item in items if item.name.startswith("rotary"))
+        assert turned.kernels == 2 and turned.bytes > 0
+
+
 def test_permutations_launch_what_megatron_core_and_transformer_engine_have_in_each_dispatcher():
     """By hand, forward and backward, megatron/core/transformer/moe/moe_utils.py: permute and unpermute, and
     sort_chunks_by_idxs where rows come in chunks; Transformer Engine, pytorch/permutation.py. Fused, a

@@ -180,7 +180,8 @@ class LayerLists(AttentionLists, ExpertLists):
     def rotary(self, backward: bool) -> list[Operation]:
         if self.shape.position != "rotary":
             return []
-        return [self.elementwise("rotary", self.queries_and_keys, self.passes("rotary", backward))]
+        passes, kernels = self.passes("rotary", backward), self.stack.rotary_kernels
+        return [self.elementwise("rotary", self.queries_and_keys, passes, kernels)]
 
     def norms_of_heads(self, backward: bool) -> list[Operation]:
         """Norms of queries and of keys, two kernels."""
