@@ -24,6 +24,7 @@ import numpy as np
 from gpu import GPU, Operation
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
 from ndparallel.base.bfloat16 import in_float32, narrow, wide_dtype, zeros
+from ndparallel.base.errors import UserError
 from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import costs, functional
 from ndparallel.model.nonfinite import NonFiniteWatch
@@ -230,6 +231,7 @@ class Unit:
 
     is_copy = False  # of a table that another unit has
     is_experts = False  # which fewer ranks hold than everything else, and average
+    begins_backward = False  # with the loss, and no gradient that comes from elsewhere
 
     def __init__(self, name: str, context: Context, parameters: list[Parameter]) -> None:
         self.name, self.context, self.gpu, self.parameters = name, context, context.gpu, parameters
@@ -306,9 +308,24 @@ class Unit:
             yield parameter, self.g[parameter.short_name]
 
     def backward(self, dy: Any, microbatch: int) -> Any:
-        """Both halves at once: every weight's gradient as soon as its inputs are there."""
+        """Both halves at once: every weight's gradient as soon as its inputs are there. Raises UserError
+        where something must come before."""
+        self.require_inputs(dy, microbatch)
         self.defers = False
         try:
             return self.backward_input(dy, microbatch)
         finally:
             self.defers = True
+
+    def require_inputs(self, dy: Any, microbatch: int) -> None:
+        kept = [key[-1] if isinstance(key, tuple) else key for key, arrays in self.saved.items() if arrays]
+        if microbatch not in kept:
+            raise UserError(
+                f"backward of {self.name}: microbatch {microbatch} has no forward yet, or its backward is "
+                "done"
+            )
+        if dy is None and not self.begins_backward:
+            raise UserError(
+                f"backward of {self.name} takes the gradient of its output, and got None. Only the last unit "
+                "begins with None: run the units from the last to the first"
+            )

@@ -89,6 +89,8 @@ class Embedding(Unit):
 class Head(Unit):
     """The last norm, the logits and the loss; tp cuts the vocabulary and never gathers the logits."""
 
+    begins_backward = True
+
     def __init__(self, name: str, context: Context) -> None:
         h, vocab = context.config.hidden, context.config.vocab
         self.rows = part(vocab, context.tp.size, context.tp.index)

@@ -55,6 +55,7 @@ def attempt(answer) -> Attempt:
     chosen = answer.on(0).plan()
     if not isinstance(chosen, Plan):
         raise UserError(f"plan() returned {type(chosen).__name__}: return Plan(...)")
+    require_kinds(chosen)
     if chosen.gpus != GPUS:
         raise UserError(f"this plan is for {chosen.gpus} GPUs, and there are {GPUS}")
     prediction = predict(job(), chosen)
@@ -62,6 +63,16 @@ def attempt(answer) -> Attempt:
     if needed > limit():
         return Attempt(wrong=f"It needs {needed / 1e9:.1f} GB a GPU, and {limit() / 1e9:.1f} GB may be used.")
     return Attempt({"step_seconds": prediction.seconds}, remarks=(where_time_goes(prediction),))
+
+
+def require_kinds(chosen: Plan) -> None:
+    """Raise UserError for a value of another kind than what stands there when it is left out, or below it."""
+    for name, left_out in vars(Plan()).items():
+        value = getattr(chosen, name)
+        if type(value) is not type(left_out):
+            raise UserError(f"{name} is {value!r}, and should be of the kind of {left_out!r}")
+        if isinstance(value, int) and value < left_out:
+            raise UserError(f"{name} is {value!r}, and is at least {left_out!r}")
 
 
 def where_time_goes(prediction: Prediction) -> str:

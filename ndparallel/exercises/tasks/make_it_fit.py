@@ -41,6 +41,7 @@ def attempt(answer) -> Attempt:
     chosen = answer.on(0).choose()
     if not isinstance(chosen, dict) or set(chosen) != set(CHOICES):
         raise UserError(f"choose() returned {chosen!r}: return a dict of {', '.join(CHOICES)}")
+    require_kinds(chosen)
     mesh = Mesh(tp=chosen["tp"], pp=chosen["pp"], dp=chosen["dp"])
     if mesh.world_size != GPUS:
         raise UserError(
@@ -49,6 +50,16 @@ def attempt(answer) -> Attempt:
     how = {name: chosen[name] for name in ("zero", "microbatches", "schedule")}
     job = Job(model=MODEL_SIZES["large"], mesh=mesh, **how)
     return in_lesson(module_of(full_name("4d")).train, job, mesh, ("step_seconds",), SMALL)
+
+
+def require_kinds(chosen: dict) -> None:
+    """Raise UserError for what is not of its kind, or out of its range."""
+    for name, value in chosen.items():
+        first, last = (0, 3) if name == "zero" else (1, Job.batch if name == "microbatches" else GPUS)
+        if name != "schedule" and not (type(value) is int and first <= value <= last):
+            raise UserError(f"{name} is {value!r}, and should be a whole number from {first} to {last}")
+        if name == "schedule" and not isinstance(value, str):
+            raise UserError(f"schedule is {value!r}, and should be a name, like '1f1b'")
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:

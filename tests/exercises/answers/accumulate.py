@@ -37,11 +37,22 @@ def only_the_first_part(gpu, job):
 
 
 def backward_of_the_wrong_part(gpu, job):
-    """KeyError"""
+    """backward of head: microbatch 0 has no forward yet, or its backward is done"""
     replica = Replica(gpu, job)
     for microbatches in replica.steps():
         for microbatch in microbatches:
             replica.forward(microbatch)
             replica.backward(0)
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def backward_before_forward(gpu, job):
+    """backward of head: microbatch 0 has no forward yet"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.backward(microbatch)
+            replica.forward(microbatch)
         replica.optimizer_step()
     return replica.outcome

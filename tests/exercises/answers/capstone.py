@@ -26,3 +26,13 @@ def a_dict():
 def cannot_be_cut():
     """a global batch of 128 cannot be cut"""
     return Plan(dp=64, micro_batch=4)
+
+
+def a_number_in_quotes():
+    """tp is '8', and should be of the kind of 1"""
+    return Plan(tp="8", pp=8)
+
+
+def less_than_none():
+    """tp is -8, and is at least 1"""
+    return Plan(tp=-8, pp=-8)

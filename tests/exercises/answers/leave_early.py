@@ -73,3 +73,16 @@ def forgets_the_optimizer(gpu, job):
             replica.forward(microbatch)
             replica.backward(microbatch)
     return replica.outcome
+
+
+def units_from_the_first_to_the_last(gpu, job):
+    """Only the last unit begins with None: run the units from the last to the first"""
+    replica = Replica(gpu, job, bucket_mb=job.bucket_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            gradient = None
+            for unit in replica.units:
+                gradient = unit.backward(gradient, microbatch)
+        replica.optimizer_step()
+    return replica.outcome

@@ -29,3 +29,18 @@ def forgets_the_schedule():
 def unknown_schedule():
     """unknown schedule"""
     return {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": "zbv"}
+
+
+def a_stage_of_zero_that_there_is_not():
+    """zero is 7, and should be a whole number from 0 to 3"""
+    return {"tp": 2, "pp": 2, "dp": 2, "zero": 7, "microbatches": 4, "schedule": "1f1b"}
+
+
+def a_number_in_quotes():
+    """tp is '2', and should be a whole number from 1 to 8"""
+    return {"tp": "2", "pp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": "1f1b"}
+
+
+def a_number_for_a_schedule():
+    """schedule is 1, and should be a name"""
+    return {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": 1}
