@@ -113,6 +113,7 @@ ROOMS = {
         [
             "tests/planner/test_overlap.py",
             "tests/planner/test_step.py",
+            "tests/planner/test_tail.py",
             "tests/ladder/test_rung3_framework.py",
             "tests/ladder/test_rung3_scale.py",
             "tests/ladder/test_rung3_ports.py",

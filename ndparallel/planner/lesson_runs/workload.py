@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from math import inf
 from operator import itemgetter
 from typing import Any
 
@@ -343,6 +344,9 @@ class ExecutedWorkload:
         """Each member's place among the `owners` of that kind."""
         group = self.averaging_groups[kind]
         return np.array([self.mesh.group(group, int(rank)).index(int(rank)) for rank in machine.members])
+
+    def longest_tail(self, rank: int) -> float:
+        return inf
 
     def parts(self, rank: int) -> list[tuple[Any, int]]:
         """Elements of each bucket of a pipeline rank, and which of the `owners` share them."""

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from statistics import NormalDist
 from typing import Any
 
@@ -66,6 +67,7 @@ class FrameworkWorkload:
     pricing: Pricing
     layers: tuple[int, ...] = ()  # of every stage; none: split evenly
     kinds_seen: dict[str, BucketCost] = field(default_factory=dict)
+    tails_seen: dict[tuple[tuple[str, ...], ...], float] = field(default_factory=dict)
     passes_seen: dict[str, tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown]] = field(default_factory=dict)
 
     @property
@@ -232,9 +234,21 @@ class FrameworkWorkload:
         seconds = self.pricing.whole(tied_sum(self.pricing))
         return [Meeting((first, last), lambda starts: [max(starts) - start + seconds for start in starts])]
 
-    def optimizer(self, rank: int) -> list[Item]:
+    def optimizer(self, rank: int) -> list[TimeBreakdown]:
         """The optimizer's step of what the rank owns of all its stages."""
         return [TimeBreakdown(optimizer=optimizer_seconds(self.pricing, *self.trained(rank)))]
+
+    def longest_tail(self, rank: int) -> float:
+        """Everything one after another: a collective slows what hides it by less than it takes."""
+        held = tuple(self.kinds[stage] for stage in self.plan.layout.stages_of(rank))
+        if held not in self.tails_seen:
+            travels = sum(
+                times * self.pricing.whole(each)
+                for kind, times in Counter(chain(*held)).items()
+                for each in (*self.bucket(kind).reduce, *self.bucket(kind).gather)
+            )
+            self.tails_seen[held] = travels + total(self.optimizer(rank)).total
+        return self.tails_seen[held]
 
     def trained(self, rank: int) -> tuple[Any, Any]:
         """Parameters of the rank that have gradients."""

@@ -33,7 +33,7 @@ from ndparallel.planner.step.overlap import begin, begin_reduce, finish_reduces
 from ndparallel.planner.step.paired import Pair, beside, pairs_of_rank, pairs_run, saved
 from ndparallel.planner.step.schedule_timer import ScheduleTimer, replay_for
 from ndparallel.planner.step.streams import StreamClock, longest
-from ndparallel.planner.step.tail import passes_of_gradients, step_tails
+from ndparallel.planner.step.tail import Tails, passes_of_gradients
 from ndparallel.planner.step.workload import Workload
 
 UNLIKE = 0.01  # by which the stages between the first and the last differ where layers are not spread evenly
@@ -46,7 +46,7 @@ class PipelineTimes:
 
     durations: Work
     ends: Ends
-    tails: list[TimeBreakdown]
+    tails: Tails
     work_by_rank: list[float]
     pace: float
 
@@ -153,12 +153,12 @@ class PipelineTimer(ScheduleTimer):
     # ---- 3. the rank that is done last
 
     @cached_property
-    def tails(self) -> list[TimeBreakdown]:
-        return step_tails(self.work, self.ends)
+    def tails(self) -> Tails:
+        return Tails(self.work, self.ends)
 
     @cached_property
     def last(self) -> int:
-        return int(np.argmax([end + float(tail.total) for end, tail in zip(self.ends.end, self.tails)]))
+        return self.tails.last
 
     @cached_property
     def busy(self) -> TimeBreakdown:

@@ -17,7 +17,10 @@ Glossary
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.layers.breakdown import TimeBreakdown
@@ -34,23 +37,57 @@ from ndparallel.planner.step.overlap import (
 from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Meeting, Workload
 
+ROUNDING = 1 + 1e-9  # keeps what is as long but for rounding
 
-def step_tails(work: Workload, ends: Ends) -> list[TimeBreakdown]:
-    """Seconds by kind after each pipeline rank's last action: gradients, optimizer, weights. Ranks with equal
-    units and slack, which wait for no other, share one result."""
-    meeting = {rank for each in work.meetings for rank in each.ranks}
-    firsts: dict[tuple, int] = {}
-    alone = [rank if rank in meeting else None for rank in range(work.plan.pp)]
-    like = [firsts.setdefault((*alike(work, ends, rank), own), rank) for rank, own in enumerate(alone)]
-    clocks = {
-        rank: gradients_tail(work, slack_of(work, ends, rank), reducing_of(ends, rank))
-        for rank in firsts.values()
-    }
-    for each in work.meetings:
-        meet([clocks[rank] for rank in like], ends.end, each)
-    first = first_gathers(work)
-    tails = {rank: step_tail(work, rank, clock) + first for rank, clock in clocks.items()}
-    return [tails[rank] for rank in like]
+
+@dataclass(frozen=True, eq=False)
+class Tails:
+    """Seconds by kind after each pipeline rank's last action: gradients, optimizer, weights. A rank's are
+    timed when they are asked for; ranks with equal units and slack, which wait for no other, share one
+    result."""
+
+    work: Workload
+    ends: Ends
+    known: dict[Any, TimeBreakdown] = field(default_factory=dict)
+
+    def __getitem__(self, rank: int) -> TimeBreakdown:
+        key = rank if rank in self.met else alike(self.work, self.ends, rank)
+        if key not in self.known:
+            clock = self.met[rank] if rank in self.met else self.gradients(rank)
+            self.known[key] = step_tail(self.work, rank, clock) + self.first
+        return self.known[key]
+
+    @cached_property
+    def met(self) -> dict[int, StreamClock]:
+        """Clocks of the ranks that wait for others, behind that."""
+        clocks = {rank: self.gradients(rank) for each in self.work.meetings for rank in each.ranks}
+        for each in self.work.meetings:
+            meet(clocks, self.ends.end, each)
+        return clocks
+
+    def gradients(self, rank: int) -> StreamClock:
+        return gradients_tail(self.work, slack_of(self.work, self.ends, rank), reducing_of(self.ends, rank))
+
+    @cached_property
+    def first(self) -> TimeBreakdown:
+        return first_gathers(self.work)
+
+    @cached_property
+    def last(self) -> int:
+        """The rank that is done last. One that would be done before another if nothing of its tail were
+        hidden is not timed."""
+        latest = [end + ROUNDING * self.at_most(rank) for rank, end in enumerate(self.ends.end)]
+        done: dict[int, float] = {}
+        for rank in sorted(range(len(latest)), key=lambda rank: -latest[rank]):
+            if done and latest[rank] < max(done.values()):
+                break
+            done[rank] = self.ends.end[rank] + float(self[rank].total)
+        return max(sorted(done), key=done.__getitem__)
+
+    def at_most(self, rank: int) -> float:
+        """Seconds that a rank's tail takes if nothing of it is hidden."""
+        before = self.met[rank].spent.total if rank in self.met else reducing_of(self.ends, rank)
+        return before + self.work.longest_tail(rank) + self.first.total
 
 
 def slack_of(work: Workload, ends: Ends, rank: int) -> dict[int, float]:
@@ -103,7 +140,7 @@ def gradients_tail(work: Workload, slack: Mapping[int, float], reducing: float =
     return streams
 
 
-def meet(streams: Sequence[StreamClock], ended: Sequence[float], meeting: Meeting) -> None:
+def meet(streams: Mapping[int, StreamClock], ended: Sequence[float], meeting: Meeting) -> None:
     """A collective between pipeline ranks, which `ended` their last actions at different times."""
     for rank in meeting.ranks:
         streams[rank].run(meeting.before(rank), "optimizer")

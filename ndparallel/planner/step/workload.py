@@ -63,3 +63,7 @@ class Workload(Protocol):
 
     def optimizer(self, rank: int) -> Sequence[Item]:
         """The optimizer's step of what the rank owns."""
+
+    def longest_tail(self, rank: int) -> float:
+        """Seconds that the rank's gradients, optimizer and weights take at the most behind its last action,
+        beside what it waits for others; infinite where nobody has asked."""
