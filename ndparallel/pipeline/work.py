@@ -13,7 +13,7 @@ Glossary
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from heapq import heapify, heapreplace
 from math import inf
 from typing import Any, NamedTuple
@@ -68,7 +68,7 @@ class Work:
         if pairs := list(self.fused.values()) if isinstance(self.fused, Mapping) else [self.fused]:
             seconds_of(pairs, (len(pairs),), "seconds of a fused pair")
 
-    @property
+    @cached_property
     def links_alike(self) -> bool:
         """Whether one number stands for the messages of all ranks."""
         return np.ndim(self.latency) == np.ndim(self.wire) == 0

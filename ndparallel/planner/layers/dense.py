@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import count
 
 from gpu import Operation
+from ndparallel.base.latest import latest
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.attention import AttentionLists
 from ndparallel.planner.layers.experts import ExpertLists
@@ -336,6 +337,7 @@ def partly(matmul: Operation, share: float) -> Operation:
     return matmul._replace(flops=matmul.flops * share, bytes=matmul.bytes * share, shape=(m, n * share, k))
 
 
+@latest
 def lists_of(job: TrainingJob, plan: Plan) -> LayerLists:
     """The lists of a job's layers, which plans that cut a layer alike share."""
     stack = replace(job.stack, selective=plan.recompute_modules) if plan.recompute_modules else job.stack

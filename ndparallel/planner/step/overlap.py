@@ -175,7 +175,8 @@ def fully_sharded(
 
 def without_reductions(buckets: Sequence[BucketCost]) -> list[BucketCost]:
     """The buckets of a microbatch whose gradients stay whole; what was equal is so again."""
-    known = {id(bucket): replace(bucket, reduce=()) for bucket in buckets}
+    unlike = {id(bucket): bucket for bucket in buckets}
+    known = {name: replace(bucket, reduce=()) for name, bucket in unlike.items()}
     return [known[id(bucket)] for bucket in buckets]
 
 
