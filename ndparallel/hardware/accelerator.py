@@ -102,7 +102,8 @@ class Accelerator(Hardware):
         the share of the SMs that its tiles use."""
         achieved = self.sustained(operation.dtype)
         if operation.kind in self.attention_fractions:
-            return min(self.attention_rate(operation), achieved)
+            fused = self.attention_rate(operation)
+            return min(fused, achieved) if isinstance(fused, float) else fused.clip(max=achieved)
         if operation.kind != "matmul":
             return achieved
         if self.efficiency:
@@ -112,7 +113,7 @@ class Accelerator(Hardware):
             operation.shape, self.multiprocessors, operation.flops / (2.0 * m * n * k)
         )
 
-    def attention_rate(self, operation: Operation) -> float:
+    def attention_rate(self, operation: Operation) -> Any:
         """Return the FLOP/s of a fused kernel; its shape is (pairs, length of the sequence, head width)."""
         _, length, width = operation.shape
         full = fraction_at(self.attention_fractions[operation.kind], length)

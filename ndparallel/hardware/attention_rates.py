@@ -11,6 +11,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quantities import LEAST
 from ndparallel.base.quoting import brief
@@ -37,9 +39,13 @@ def attention_rates(subject: str, given: Any) -> AttentionRates:
     return AttentionRates({kind: curve_of(f"{subject}.{kind}", value) for kind, value in given.items()}, {})
 
 
+def fraction_at(curve: Curve, length: Any) -> Any:
+    """Return a curve's fraction at a length of the sequence, or at each of an array of lengths."""
+    return along(curve, length) if isinstance(length, np.ndarray) else _fraction_at(curve, length)
+
+
 @lru_cache(maxsize=1024)
-def fraction_at(curve: Curve, length: float) -> float:
-    """Return a curve's fraction at a length of the sequence."""
+def _fraction_at(curve: Curve, length: float) -> float:
     return float(along(curve, length))
 
 

@@ -58,6 +58,7 @@ class ErrorBar:
 def traits(job: TrainingJob, plan: Plan) -> dict[str, str]:
     """What a run is like, by kind of trait."""
     gpu, numbers = family(job.hardware.name), {"GPUs": plan.gpus, "tokens to a sequence": job.sequence}
+    blocks = "context parallelism" + " by blocks" * job.stack.cp_merges
     present = {
         "experts": job.shape.experts is not None,
         job.dtype: job.dtype != "bf16",
@@ -65,7 +66,7 @@ def traits(job: TrainingJob, plan: Plan) -> dict[str, str]:
         "FSDP": plan.zero == 3,
         "asynchronous tensor parallelism": plan.tp > 1 and job.stack.tp_overlap == "products",
         "context parallelism": plan.cp > 1,
-        "context parallelism by blocks": plan.cp > 1 and job.stack.cp_merges,
+        f"{blocks} over {between(plan.cp)} ranks": plan.cp > 1,
         "a pipeline": plan.pp > 1,
         "several chunks": plan.chunks > 1,
         "a zero-bubble schedule": plan.schedule.startswith(("zb", "dual")),

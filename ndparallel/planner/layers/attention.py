@@ -2,13 +2,14 @@
 another, with the keys and values of the cp ranks.
 
 Idea   What the kernel multiplies and moves is decided by the stack's `attention`; how keys and values come
-       from the other cp ranks by its `cp_gathers`. A masked kernel meets the blocks of a ring one by one.
+       from the other cp ranks by its `cp_gathers`. A ring meets the blocks one by one: a fused kernel is then
+       launched for each of them, as fast as it is on so short a sequence, and its results are merged.
 Cost   Flash: 2 products forward and 5 backward for each query-key pair that the causal mask keeps. Masked: 2
        and 4, and every score through memory. Unfused: 2 and 4 of all pairs.
-Limit  A list by blocks has as many items as cp says, so there cp is a number, and no array. Blocks without a
-       mask, whose kernel is up to a tenth quicker, have the rate of those with one. Layers with and
-       without a window have the seconds of their mean; software without fused attention, or masked block by
-       block, computes what is outside of windows too.
+Limit  A masked list by blocks has as many items as cp says, so there cp is a number, and no array. Blocks
+       without a mask, whose kernel is up to a tenth quicker, have the rate of those with one; what is merged
+       is in 16 bits, in fp8 attention too. Layers with and without a window have the seconds of their mean;
+       software without fused attention, or masked block by block, computes what is outside of windows too.
 
 Glossary
     pairs        query-key pairs that the causal mask and windows keep, over the rank's heads
@@ -53,6 +54,7 @@ class AttentionLists(LayerParts):
         return [
             CollectiveOp("cp ring", "all_gather", "cp", size * (1 + backward), beside, self.share.cp),
             *core,
+            *[self.ring_merges(backward)] * self.stack.flash,
         ]
 
     @property
@@ -109,7 +111,7 @@ class AttentionLists(LayerParts):
 
     def core_again(self) -> list[Operation]:
         """What selective recomputation runs of the core."""
-        core = self.core_forward()
+        core = self.core(False) if self.stack.flash else self.core_forward()
         if not self.stack.keeps_mixed:
             return core
         return [operation for operation in core if operation.name in ("scores", "softmax")]
@@ -147,21 +149,43 @@ class AttentionLists(LayerParts):
         round_ = CollectiveOp("cp gradients", "all_gather", "cp", hops, None if compiled else kernel, cp)
         return [gather, *core, merge, *[round_] * backward]
 
-    # ---- one fused kernel
+    def ring_merges(self, backward: bool) -> Operation:
+        """What Transformer Engine's ring moves beside its kernels (AttnFuncWithCPAndKVP2P and its backward in
+        transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py) on the last rank: its
+        queries meet every block whole, and others wait for it. Keys and values are copied into a buffer; each
+        block has a kernel for the softmax's sums and one for the output, or one for each of three gradients.
+        The first block is copied, later ones are added; keys' and values' gradients are of half a block, but
+        for the rank's own."""
+        cp, rows = self.share.cp, self.share.rows
+        heads, kv_heads = self.shape.heads / self.share.tp, self.kv_heads / self.share.tp
+        keys_and_values = rows * kv_heads * (self.shape.head_dim + self.shape.value_dim)
+        if backward:
+            queries = rows * heads * self.shape.head_dim
+            moved, kernels = (3 * cp - 1) * queries + (3 + 1.5 * cp) * keys_and_values, 1 + 3 * cp
+        else:
+            sums = rows * heads * SINGLE / self.itemsize
+            moved = (3 * cp - 1) * self.value_elements + (5 * cp - 1) * sums + 2 * keys_and_values
+            kernels = 1 + 2 * cp
+        there = cp > 1
+        return self.elementwise("merge blocks", there * moved, 1, there * kernels)
+
+    # ---- one fused kernel, or one for each block
 
     def flash(self, direction: str, query_products: int, value_products: int, times: int) -> Operation:
-        """One fused kernel: (pairs x head_dim) products of queries and keys, and of probabilities and
-        values."""
+        """Fused kernels: (pairs x head_dim) products of queries and keys, and of probabilities and values.
+        A block off the diagonal has all of one side and half of the other, so of each query as many pairs as
+        the diagonal has in the mean."""
         heads, kv_heads = self.shape.heads / self.share.tp, self.kv_heads / self.share.tp
         flops = (
             2.0 * self.pairs * (query_products * self.shape.head_dim + value_products * self.shape.value_dim)
         )
-        arrays = times * self.share.rows * (heads + kv_heads) * (self.shape.head_dim + self.shape.value_dim)
+        met = heads * self.blocks + kv_heads * (1 + self.blocks) / 2
+        arrays = times * self.share.rows * met * (self.shape.head_dim + self.shape.value_dim)
         short = self.stack.fp8_attention and self.share.number_type.kernels and not self.share.transposes
         kernel, dtype = (self.stack.attention, self.share.dtype) if not short else SHORT_ATTENTION
         name, moved = f"{kernel} {direction}", arrays * self.itemsize
-        shape = (self.pairs, self.share.sequence, self.shape.head_dim)
-        return Operation("attention", name, shape, dtype, flops, moved, times)
+        shape = (self.pairs, self.share.sequence / self.blocks, self.shape.head_dim)
+        return Operation("attention", name, shape, dtype, flops, moved, times * self.blocks)
 
     # ---- over all pairs
 
@@ -193,7 +217,7 @@ class AttentionLists(LayerParts):
     @property
     def blocks(self):
         """Blocks of keys that a rank's queries meet one after another."""
-        return 1 if self.stack.cp_gathers else self.share.cp
+        return self.share.cp if self.stack.cp_merges or not self.stack.cp_gathers else 1
 
     def block_pairs(self) -> list:
         """Pairs of each block: the diagonal's, and those that come round, of which half are masked."""

@@ -1,0 +1,79 @@
+"""Context parallelism as Transformer Engine runs it: keys and values go round, one fused kernel a block."""
+
+from dataclasses import replace
+
+import pytest
+
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.error_bar import error_bar, traits
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.models.presets import preset
+from ndparallel.planner.software import find_stack
+
+H100, LLAMA, TOKENS = find_hardware("h100"), preset("llama-3-8b"), 8192
+QUERIES = LLAMA.heads * LLAMA.head_dim  # elements of a token
+KEYS_AND_VALUES = 2 * LLAMA.kv_heads * LLAMA.head_dim
+
+
+def passes(cp, stack="megatron-core", recompute="none"):
+    """A dense layer's passes."""
+    job = TrainingJob(LLAMA, H100, find_stack(stack), TOKENS, 8)
+    return LayerLists(LLAMA, Plan(cp=cp).share(job), job.stack).unit("dense", recompute)
+
+
+def named(items, name):
+    return next(item for item in items if item.name == name)
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan"])
+@pytest.mark.parametrize("cp", [2, 8])
+def test_a_ring_launches_a_kernel_for_each_block_as_fast_as_it_is_on_so_short_a_sequence(stack, cp):
+    for whole, ring in zip(passes(1, stack), passes(cp, stack)):
+        if not [item for item in whole if item.name == "attention"]:
+            continue
+        whole, ring = named(whole, "attention"), named(ring, "attention")
+        assert (ring.shape[1], ring.kernels) == (TOKENS / cp, cp * whole.kernels)
+        assert ring.flops == pytest.approx(whole.flops / cp)
+        assert H100.rate(ring) == H100.rate(whole._replace(shape=(1, TOKENS / cp, LLAMA.head_dim)))
+        assert H100.rate(ring) < H100.rate(whole)
+
+
+@pytest.mark.parametrize("cp", [2, 3, 8])
+def test_what_a_ring_merges_is_what_its_loops_read_and_write_on_the_last_rank(cp):
+    """The loops over blocks in AttnFuncWithCPAndKVP2P.forward and .backward, array by array: how many numbers
+    of a token, in 16 bits, each kernel moves."""
+    forward, _, backward, _ = passes(cp)
+    half = KEYS_AND_VALUES / 2  # keys, or values
+    sums = LLAMA.heads * 2  # the softmax's, in float32
+    kernels: list[float] = [2 * KEYS_AND_VALUES]  # torch.cat((k, v))
+    for block in range(cp):
+        kernels += [3 * sums if block else 2 * sums]  # ..._softmax_lse_correction, torch.clone
+        kernels += [2 * sums + (3 if block else 2) * QUERIES]  # ..._out_correction, ..._out_correction_init
+    merged = named(forward, "merge blocks")
+    assert (merged.kernels, merged.bytes) == (len(kernels), sum(kernels) * 2 * TOKENS / cp)
+
+    kernels = [2 * KEYS_AND_VALUES]  # p2p_comm_buffers[0][0].copy_(kv)
+    for block in range(cp):
+        kernels += [3 * QUERIES if block else 2 * QUERIES]  # dq.add_, dq.copy_
+        of_all = 1 if block == cp - 1 else 0.5  # dk[0].add_(dk_), and dk.add_(dk_) of the rank's own
+        kernels += [(3 if block else 2) * of_all * half] * 2
+    merged = named(backward, "merge blocks")
+    assert (merged.kernels, merged.bytes) == (len(kernels), sum(kernels) * 2 * TOKENS / cp)
+
+
+def test_without_a_ring_nothing_is_merged():
+    assert "merge blocks" not in {item.name for items in passes(1) for item in items}
+
+
+def test_attention_that_is_recomputed_goes_round_the_ring_again():
+    again = [item.name for item in passes(4, recompute="selective").recompute]
+    assert again == ["cp ring", "attention", "merge blocks"]
+
+
+@pytest.mark.parametrize(("cp", "wider"), [(2, 1.0), (8, 1.1)])
+def test_a_ring_of_more_ranks_than_any_measured_one_has_a_wider_bar(cp, wider):
+    job, plan = TrainingJob(LLAMA, H100, find_stack("nemo"), TOKENS, 128), Plan(cp=cp, dp=32 // cp, zero=1)
+    alone = error_bar(job, replace(plan, cp=1, dp=32)).fraction
+    assert error_bar(job, plan).fraction == pytest.approx(wider * alone)
+    assert f"context parallelism over {'4 to 15' if cp == 8 else '1 to 3'} ranks" in traits(job, plan)
