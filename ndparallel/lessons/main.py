@@ -11,7 +11,7 @@ from ndparallel.engines.launch import RankError, join
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.notes import fewer_microbatches, sizes_only_notes
 from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, engine_from, job_from
-from ndparallel.lessons.own import add_option, told, with_own
+from ndparallel.lessons.own import add_option, told, with_own, with_own_names
 from ndparallel.lessons.registry import single_gpu
 from ndparallel.lessons.runner import Runner
 from ndparallel.lessons.table import names_as_written, run_lesson
@@ -58,7 +58,9 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     if lesson.chosen:
         lesson = replace(lesson, strategies=lesson.chosen(lesson, arguments))
     lesson = with_own(lesson.named_for(arguments.gpus), arguments.own, arguments.gpus)
-    arguments.strategy = names_as_written([single_gpu(), *lesson.strategies], arguments.strategy)
+    arguments.strategy = with_own_names(
+        lesson, names_as_written([single_gpu(), *lesson.strategies], arguments.strategy), arguments.own
+    )
     try:
         with progress() as announce:
             run = run_lesson(

@@ -37,6 +37,12 @@ def with_own(lesson: Lesson, words: Sequence[str], gpus: int) -> Lesson:
     return replace(lesson, strategies=[*lesson.strategies, *own], contrast=shown)
 
 
+def with_own_names(lesson: Lesson, names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return the names of the rows that were asked for and, where some were, of the reader's own too."""
+    own = [strategy.name for strategy in lesson.strategies[len(lesson.strategies) - len(words) :]]
+    return list(dict.fromkeys([*names, *own])) if names else []
+
+
 def strategy_of(lesson: Lesson, words: str, gpus: int) -> Strategy:
     """Make a strategy of a reader's function, under its name, or under all the words where that is taken."""
     function, name = own_function(words), words.rpartition(":")[2]

@@ -89,6 +89,13 @@ def test_the_row_stands_below_the_lessons_and_is_drawn(capsys, file):
     assert re.findall(r"^(\w+)  [\d.]+ s$", shown, re.MULTILINE) == ["1F1B", "in_pairs"]
 
 
+def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):
+    options = ["--with", f"{file}:in_pairs", "--strategy", "1F1B", "--engine", "inline", "--json"]
+    assert main(["lesson", "3d", *options]) == 0
+    shown = json.loads(capsys.readouterr().out)["strategies"]
+    assert [strategy["name"] for strategy in shown] == ["1F1B", "in_pairs"]
+
+
 @pytest.mark.parametrize(
     ("lesson", "name", "sentence"),
     [
