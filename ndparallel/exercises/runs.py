@@ -18,7 +18,7 @@ from ndparallel.exercises.answer import TOLD, Answer
 from ndparallel.exercises.exercise import Attempt
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
-from ndparallel.lessons.runner import Runner, enter, mean_losses
+from ndparallel.lessons.runner import Runner, enter, mean_losses, wrong_outcome
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import explain
@@ -111,21 +111,6 @@ def in_lesson(
         or wrong_losses(mean_losses(results), alone.measurement.losses, tolerance)
     )
     return attempt_of(results, figures, wrong, job.steps)
-
-
-def wrong_outcome(results: Sequence[RankResult]) -> str:
-    """Say which GPU returned no Outcome, as a program without `return replica.outcome` does."""
-    for result in results:
-        if not hasattr(result.value, "gradients"):
-            return (
-                f"GPU {result.rank} returned {type(result.value).__name__}, and not its outcome: end with "
-                "`return replica.outcome`."
-            )
-        if not result.value.gradients:
-            return (
-                f"GPU {result.rank} never stepped its optimizer: call replica.optimizer_step() in every step."
-            )
-    return ""
 
 
 def wrong_gradients(

@@ -126,7 +126,9 @@ def as_layout(lesson: Lesson, name: str, words: str, function: Callable, gpus: i
 
 
 LAYOUT = Own(
-    "a layout, returned for the number of GPUs as {'tp': 2, 'pp': 2, 'dp': 2, 'zero': 1, ...}", as_layout
+    "a layout, returned for the number of GPUs as {'tp': 2, 'pp': 2, 'dp': 2, 'zero': 1, ...}",
+    ("gpus",),
+    as_layout,
 )
 
 

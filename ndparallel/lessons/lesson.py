@@ -49,10 +49,11 @@ class Strategy:
 
 
 class Own(NamedTuple):
-    """What a reader's own function is in a lesson: `what` it is in words, and how it becomes a `strategy`,
-    from (lesson, name, FILE.py:FUNCTION, function, gpus)."""
+    """What a reader's own function is in a lesson: `what` it is in words, the `parameters` that it takes, and
+    how it becomes a `strategy`, from (lesson, name, FILE.py:FUNCTION, function, gpus)."""
 
     what: str
+    parameters: tuple[str, ...]
     strategy: Callable[["Lesson", str, str, Callable[..., Any], int], Strategy]
 
 

@@ -9,6 +9,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 from ndparallel.base.errors import UserError
@@ -46,8 +47,18 @@ def with_own_names(lesson: Lesson, names: Sequence[str], words: Sequence[str]) -
 def strategy_of(lesson: Lesson, words: str, gpus: int) -> Strategy:
     """Make a strategy of a reader's function, under its name, or under all the words where that is taken."""
     function, name = own_function(words), words.rpartition(":")[2]
+    check_parameters(words, function, kind(lesson).parameters)
     taken = any(strategy.name == name for strategy in lesson.strategies)
     return kind(lesson).strategy(lesson, words if taken else name, words, function, gpus)
+
+
+def check_parameters(words: str, function: Callable, parameters: Sequence[str]) -> None:
+    """Raise UserError where a reader's function cannot be called with so many arguments."""
+    takes = signature(function)
+    try:
+        takes.bind(*parameters)
+    except TypeError:
+        raise UserError(f"{words} takes {takes}: it must take ({', '.join(parameters)}).") from None
 
 
 def kind(lesson: Lesson) -> Own:
@@ -59,7 +70,7 @@ def as_program(lesson: Lesson, name: str, words: str, function: Callable, gpus: 
     return replace(lesson.strategy(lesson.contrast[0]), name=name, program=function, named=None)
 
 
-RANK_PROGRAM = Own("a rank program (gpu, job) that returns a replica's outcome", as_program)
+RANK_PROGRAM = Own("a rank program (gpu, job) that returns a replica's outcome", ("gpu", "job"), as_program)
 
 
 def told(error: RankError, words: Sequence[str]) -> UserError | RankError:

@@ -142,4 +142,8 @@ def as_schedule(lesson: Lesson, name: str, words: str, function: Callable, gpus:
     return replace(lesson.strategy("ZB-H1"), name=name, changes=changes)
 
 
-SCHEDULE = Own("the order of one GPU's actions, yielded from (rank, ranks, microbatches)", as_schedule)
+SCHEDULE = Own(
+    "the order of one GPU's actions, yielded from (rank, ranks, microbatches)",
+    ("rank", "ranks", "microbatches"),
+    as_schedule,
+)

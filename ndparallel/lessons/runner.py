@@ -221,6 +221,8 @@ class Runner:
             results = underway.results()
         except self.row_errors as error:
             return failed(strategy.name, gpus, error), []
+        if wrong := wrong_outcome(results, job.sizes_only):
+            raise UserError(f"{strategy.name}: {wrong}")
         row = compared(strategy.name, results, hardware, job, reference)
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))
@@ -263,6 +265,22 @@ def compared(
         weight_difference(outcomes, reference.weights),
         last_norm(results),
     )
+
+
+def wrong_outcome(results: Sequence[RankResult], sizes_only: bool = False) -> str:
+    """Say which GPU returned no Outcome, as a program without `return replica.outcome` does, or one without
+    gradients, which only a run of sizes may have."""
+    for result in results:
+        if not hasattr(result.value, "gradients"):
+            return (
+                f"GPU {result.rank} returned {type(result.value).__name__}, and not its outcome: end with "
+                "`return replica.outcome`."
+            )
+        if not result.value.gradients and not sizes_only:
+            return (
+                f"GPU {result.rank} never stepped its optimizer: call replica.optimizer_step() in every step."
+            )
+    return ""
 
 
 def with_event_sums(gpu: GPU, program: Callable[..., Any], job: Job) -> Any:

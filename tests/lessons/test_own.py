@@ -26,6 +26,23 @@ def forgets_to_average(gpu, job):
     return replica.outcome
 
 
+def no_outcome(gpu, job):
+    for microbatches in Replica(gpu, job).steps():
+        pass
+
+
+def no_step(gpu, job):
+    return Replica(gpu, job).outcome
+
+
+def no_job(gpu):
+    pass
+
+
+def no_microbatches(rank, ranks):
+    yield "F", rank, 0
+
+
 def stuck(rank, ranks, microbatches):
     yield "B", rank, 0
 
@@ -104,6 +121,14 @@ def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):
             "fails",
             "rank 0 raised AttributeError: 'GPU' object has no attribute 'nothing' (mine.py, line",
         ),
+        (
+            "1d",
+            "no_outcome",
+            "no_outcome: GPU 0 returned NoneType, and not its outcome: end with `return replica.outcome`.",
+        ),
+        ("1d", "no_step", "GPU 0 never stepped its optimizer: call replica.optimizer_step() in every step."),
+        ("1d", "no_job", "mine.py:no_job takes (gpu): it must take (gpu, job)."),
+        ("3d", "no_microbatches", "takes (rank, ranks): it must take (rank, ranks, microbatches)."),
         ("3d", "stuck", "rank 0 never does F of microbatch 0 on stage 0"),
         ("3d", "breaks", "ZeroDivisionError: integer division or modulo by zero (line"),
         ("4d", "no_layout", "returned {'tensor': 8}: return a dict of"),
