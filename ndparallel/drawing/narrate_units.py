@@ -2,7 +2,8 @@
 
 Idea   A line stands for all kernels of one unit in one phase and microbatch, with what the GPU waits for in
        it and what it sends beside it. Where these are too many lines, it stands for all units of a phase.
-Limit  What is sent is told where it begins. `ndparallel.drawing.narrate` tells every kernel and message.
+Limit  A message from stage to stage is told where its content was computed, others where they begin.
+       `ndparallel.drawing.narrate` tells every kernel and message.
 
 Glossary
     unit       the embedding, one layer, or the head
@@ -12,14 +13,16 @@ Glossary
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from gpu import COLLECTIVE, SEND, WAIT, Event, si
+from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, si
 from ndparallel.base.words import count, listed, ranges
 from ndparallel.drawing import palette
 from ndparallel.drawing.history import RankRun, Span, memory_points, phase_and_unit, timeline
 from ndparallel.drawing.narrate import line
 
 MOST_LINES = 60
+CONTENTS = {"F": "activations", "B": "gradients"}  # of a message from stage to stage
 LEAST_SHARE = 0.0005  # of a step: a bubble that is shorter is not told
 
 
@@ -72,12 +75,34 @@ def tellings(run: RankRun, step_seconds: float, by_unit: bool) -> Iterator[tuple
     now = 0.0
     for section, end in zip(found, ends):
         if section.start - now > least:
-            yield now, f"has nothing to do for {si(section.start - now, 's')}: bubble."
-        beside = [*waiting_words(section), *sent_words(run, section.start, end), *held_words(run, end)]
+            yield now, bubble_words(run, now, section.start)
+        sent = [*handed_on_words(run, section, end), *sent_words(run, section.start, end)]
+        beside = [*waiting_words(section), *sent, *held_words(run, end)]
         yield section.start, f"{'; '.join([section.words(), *beside])}."
         now = section.end
     if step_seconds - now > least:
-        yield now, f"has nothing to do for {si(step_seconds - now, 's')}: bubble."
+        yield now, bubble_words(run, now, step_seconds)
+
+
+def bubble_words(run: RankRun, start: float, end: float) -> str:
+    """Say how long there is nothing to do, and which message ends it, if one does."""
+    events = (Event._make(event) for event in run.events if event[2] == RECEIVE)
+    come = [event for event in events if start < event.start <= end and is_handed_on(event.what)]
+    until = f", until GPU {come[-1].peer} sends {content(come[-1].what)}" if come else ""
+    return f"has nothing to do for {si(end - start, 's')}: bubble{until}."
+
+
+def is_handed_on(what: Any) -> bool:
+    """Whether a message goes from one stage to another: it is no part of a collective or of a ring."""
+    return isinstance(what, str) or what[0] in CONTENTS
+
+
+def content(what: Any, known: int | None = None) -> str:
+    """Write "gradients of microbatch 2", or "gradients" alone where the microbatch is `known`."""
+    if isinstance(what, str):
+        return what
+    operation, _, microbatch = what
+    return CONTENTS[operation] + f" of microbatch {microbatch}" * (microbatch != known)
 
 
 def waits_of(run: RankRun) -> dict[float, str]:
@@ -120,10 +145,23 @@ def waiting_words(section: Section) -> Iterator[str]:
         yield f"{si(seconds, 's')} of it waiting for {stream}"
 
 
+def handed_on_words(run: RankRun, section: Section, end: float) -> Iterator[str]:
+    """Say what a section, after which the next begins at `end`, hands on to other stages: it leaves when the
+    section is over."""
+    events = [Event._make(event) for event in run.events if event[2] == SEND]
+    for event in events:
+        if section.start < event.start <= end and is_handed_on(event.what):
+            yield f"sends {content(event.what, section.microbatch)} to GPU {event.peer}"
+
+
 def sent_words(run: RankRun, start: float, end: float) -> Iterator[str]:
-    """Say what begins to be sent from `start` to `end`: bytes and collectives of every group."""
+    """Say what else begins to be sent from `start` to `end`: bytes and collectives of every group."""
     events = [Event._make(event) for event in run.events if event[2] in (SEND, COLLECTIVE)]
-    begun = [event for event in events if start <= event.start < end]
+    begun = [
+        event
+        for event in events
+        if start <= event.start < end and (event.kind == COLLECTIVE or not is_handed_on(event.what))
+    ]
     for stream in dict.fromkeys(event.stream.split()[0] for event in begun):
         here = [event for event in begun if event.stream.split()[0] == stream]
         calls = Counter(event.what[2].replace("_", "-") for event in here if event.kind == COLLECTIVE)

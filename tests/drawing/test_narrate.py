@@ -1,9 +1,14 @@
 """The narration: every event once, in the order of time, in words that are true."""
 
+from functools import cache
+
 import pytest
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, si
 from ndparallel.drawing.narrate import gpus, in_order, narrate
+from ndparallel.drawing.narrate_units import narrate_units
+from ndparallel.training.job import Job
+from tests.support.common import run, strategy
 from tests.support.synthetic import Run, data_parallel, pipeline
 
 RUNS = data_parallel()
@@ -141,3 +146,31 @@ def test_memory_at_one_instant_is_one_sentence_with_the_net_change():
     assert (
         told(memory("weights", 10), memory("weights", 0)) == "0 s  allocates and frees the same; holds 0 B."
     )
+
+
+@cache
+def told_of(name: str, rank: int) -> list[str]:
+    """1F1B on four GPUs, told by one of them."""
+    results = run(strategy("3d_pipeline_parallel", name), Job(microbatches=8), 4)
+    return narrate_units(results[rank], max(result.end_seconds for result in results))
+
+
+def sentence(story: list[str], words: str) -> str:
+    return next(line for line in story if words in line)
+
+
+def test_what_a_stage_sends_is_told_of_the_action_that_computed_it_with_whom_it_goes_to():
+    first, second = told_of("1F1B", 0), told_of("1F1B", 1)
+    assert "; sends activations to GPU 1;" in sentence(first, "of microbatch 0, layer 1")
+    assert "sends" not in sentence(first, "of microbatch 1, embedding")
+    assert "sends" not in sentence(first, "of microbatch 4, embedding")
+    assert "sends" not in sentence(second, "optimizer:")
+    told = " ".join(" ".join(second).split())
+    assert told.count("sends activations to GPU 2") == told.count("sends gradients to GPU 0") == 8
+
+
+def test_a_bubble_is_told_with_the_message_that_ends_it():
+    assert "has nothing to do for 269 ms: bubble, until GPU 1 sends gradients of microbatch 0." in sentence(
+        told_of("1F1B", 0), "269 ms"
+    )
+    assert told_of("1F1B", 1)[-2].endswith(": bubble.")
