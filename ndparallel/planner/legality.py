@@ -31,6 +31,7 @@ from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.software import MODULES
 
 DTYPES = tuple(NUMBER_TYPES)
+DTYPE_SPELLINGS = {"bfloat16": "bf16"}
 FOLDED = "dp not divisible by ep"
 
 

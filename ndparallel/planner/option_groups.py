@@ -13,7 +13,7 @@ from ndparallel.parallel.context import VARIANTS
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.launches import GRAPHS
-from ndparallel.planner.legality import DTYPES
+from ndparallel.planner.legality import DTYPE_SPELLINGS, DTYPES
 from ndparallel.planner.software import MODULES, STACKS
 
 MODEL_FLAGS = {  # our name: Megatron's, meaning
@@ -79,7 +79,7 @@ def add_work(job: Group) -> None:
     job.add_argument("--global-batch", "--global-batch-size", help="sequences in a step", **NUMBER)
     job.add_argument(
         "--dtype",
-        type=spelled({"bfloat16": "bf16"}),
+        type=spelled(DTYPE_SPELLINGS),
         choices=DTYPES,
         help="the type of the layers' matmuls (default bf16)",
     )

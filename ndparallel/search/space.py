@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, chosen, unknown
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.model.costs import RECOMPUTE
@@ -164,8 +164,10 @@ def parsed(words: str) -> tuple[str, Any]:
         )
     if name not in FIXABLE:
         raise unknown("part of a plan", name, FIXABLE)
-    if name in ("recompute", "schedule"):
-        return name, value
+    if name == "recompute":
+        return name, chosen(name, value, RECOMPUTE)
+    if name == "schedule":
+        return name, chosen(name, value, RECIPES)
     if name == "sequence_parallel":
         return name, {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
     return name, whole_number(value, name)

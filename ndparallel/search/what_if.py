@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, chosen, unknown
 from ndparallel.base.quantities import MOST, is_absurd, number, parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import (
@@ -24,7 +24,7 @@ from ndparallel.hardware.accelerator import (
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPHS
-from ndparallel.planner.legality import DTYPES
+from ndparallel.planner.legality import DTYPE_SPELLINGS, DTYPES
 from ndparallel.planner.software import FP8_PARAM_GATHER, find_stack
 
 FORM = re.compile(r"\s*([\w-]+)\s*([*/=])\s*(\S.*?)\s*")
@@ -109,9 +109,7 @@ def with_word(cluster: Variant, name: str, operator: str, word: str) -> Variant:
 
 
 def with_dtype(job: TrainingJob, word: str) -> TrainingJob:
-    if word not in DTYPES:
-        raise unknown("dtype", word, DTYPES)
-    return replace(job, dtype=word)
+    return replace(job, dtype=chosen("dtype", DTYPE_SPELLINGS.get(word.lower(), word), DTYPES))
 
 
 # switches of the software: by name, the words that each takes and what they change
@@ -136,11 +134,10 @@ def switched(name: str) -> Callable[[TrainingJob, str], TrainingJob]:
     """A change of one switch. Raises UserError for a word that it does not take, and for lessons' runs."""
 
     def change(job: TrainingJob, word: str) -> TrainingJob:
-        if word not in SWITCHES[name]:
-            raise unknown(name, word, SWITCHES[name])
+        meant = chosen(name, word, SWITCHES[name])
         if job.stack.executed:
             raise UserError(f"--what-if {name}={word}: the lessons' own software has no such switch.")
-        return replace(job, stack=replace(job.stack, **SWITCHES[name][word]))
+        return replace(job, stack=replace(job.stack, **SWITCHES[name][meant]))
 
     return change
 

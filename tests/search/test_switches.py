@@ -12,6 +12,7 @@ from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.step.framework import framework_workload
 from ndparallel.planner.step.step import Step
+from ndparallel.search.space import parsed
 from ndparallel.search.what_if import SWITCHES, Variant, what_if
 
 MIXTURE = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 64)
@@ -35,6 +36,18 @@ def test_each_switch_changes_the_step_in_the_direction_that_its_name_says():
     assert timed("etp=tp", "dispatcher=alltoall").breakdown["ep"] > across_nodes.breakdown["ep"]
     assert across_nodes == timed("etp=tp", "dispatcher=deepep")
     assert seconds("etp=1") == seconds()
+
+
+@pytest.mark.parametrize("word", ["bf16", "BF16", "bfloat16"])
+def test_a_change_of_dtype_takes_the_words_that_the_option_takes(word):
+    fp8 = what_if(Variant(MIXTURE, 32), "dtype=FP8")
+    assert fp8.job.dtype == "fp8"
+    assert what_if(fp8, f"dtype={word}").job.dtype == "bf16"
+
+
+@pytest.mark.parametrize("words", ["schedule=1F1B", "schedule=1f1b", "schedule = ZB-H1"])
+def test_what_is_fixed_takes_the_names_of_schedules_that_the_option_takes(words):
+    assert parsed(words)[1] in ("1f1b", "zb-h1")
 
 
 def test_weights_that_are_kept_in_8_bits_alone_take_a_byte_and_travel_in_one():
