@@ -25,12 +25,18 @@ from ndparallel.pipeline.timing import Timing
 @dataclass(frozen=True)
 class Attempt:
     """What an answer did. `wrong` says what is not right with its numbers, and what that usually means;
-    `remarks` say what is worth knowing of an answer that is right."""
+    `remarks` say what is worth knowing of an answer that is right; each GPU sends so many `sent_bytes`."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     picture: Timeline | Timing | None = None
     wrong: str = ""
     remarks: tuple[str, ...] = ()
+    sent_bytes: tuple[float, ...] = ()
+
+    @property
+    def sends_evenly(self) -> bool:
+        """Whether no GPU sends much more than another."""
+        return max(self.sent_bytes) <= 1.5 * min(self.sent_bytes)
 
     def with_fault(self, wrong: str) -> "Attempt":
         """Return the attempt with one more thing that may be wrong."""

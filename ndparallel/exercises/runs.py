@@ -47,7 +47,8 @@ def attempt_of(
         ),
     }
     picture = alike(timeline("", map(sends_apart, results)))
-    return Attempt({name: measured[name]() for name in figures}, picture, wrong)
+    sent = tuple(bytes_sent(result.events) / steps for result in results)
+    return Attempt({name: measured[name]() for name in figures}, picture, wrong, sent_bytes=sent)
 
 
 def sends_apart(result: RankResult) -> RankResult:

@@ -44,9 +44,15 @@ def attempt(answer) -> Attempt:
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
-    if yours.figures["bytes_sent"] > 3 * par.figures["bytes_sent"]:
-        return "Gradients travel more than once a step: add up all microbatches first, and average the sum."
-    return "One GPU collects everything, and its link is the bottleneck: a ring keeps all links busy."
+    if not yours.sends_evenly:
+        return "One GPU collects everything, and its link is the bottleneck: a ring keeps all links busy."
+    times = yours.figures["bytes_sent"] / par.figures["bytes_sent"]
+    if times > 1.005:
+        return (
+            f"Every gradient is averaged {times:.3g} times a step: add up all microbatches first, and "
+            "average the sum once."
+        )
+    return "It sends what it must, and takes longer: is something computed twice?"
 
 
 EXERCISE = Exercise(

@@ -49,7 +49,7 @@ def over_par(yours: Attempt, par: Attempt) -> str:
             "1F1B with I and W in place of B takes 30 s: P - 1 - rank forwards ahead, then F and I by turns."
         )
     if yours.figures["step_seconds"] == 30:
-        return "As long as with every W right behind its I, where it is in the way of the next I."
+        return "It takes as long as with every W right behind its I, where it is in the way of the next I."
     return (
         "There is a bubble left: the later a GPU stands in the pipeline, the more W it can keep for the end."
     )

@@ -57,11 +57,14 @@ def in_world(answer, ranks: int, size: int) -> Attempt:
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
-    if yours.figures["bytes_sent"] > 1.5 * par.figures["bytes_sent"]:
+    if not yours.sends_evenly:
         return (
             "One GPU sends more than the others must: cut the array into pieces, so that all links are busy."
         )
-    return "The links wait for one another: let every GPU send at every step, and send pieces, not the array."
+    times = yours.figures["bytes_sent"] / par.figures["bytes_sent"]
+    if times > 1.005:
+        return f"Every GPU sends {times:.3g} times what it must: send pieces, and not the whole array."
+    return "The links wait for one another: let every GPU send at every hop, and not one after another."
 
 
 EXERCISE = Exercise(

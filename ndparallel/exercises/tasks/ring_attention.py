@@ -21,6 +21,8 @@ Right is the attention of the whole sequence. Then the seconds count: nobody sho
 block, nor for a GPU that has more to do.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpu import GPU, Operation
@@ -29,6 +31,7 @@ from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
 from ndparallel.hardware.pocket import POCKET
 
 RANKS, SEQUENCE, WIDTH = 4, 256, 32
+STRIPED = "Every GPU has each fourth token: this is Striped Attention (Brandon et al., arXiv 2311.09431)."
 
 
 def positions(rank: int, ranks: int, sequence: int) -> np.ndarray:
@@ -103,7 +106,13 @@ def attempt(answer) -> Attempt:
     results = on_gpus(program, RANKS, POCKET)
     right = whole(*problem().astype(np.float64))
     wrong = first_fault(fault(result.rank, result.value, right[cut[result.rank]]) for result in results)
-    return attempt_of(results, ("step_seconds", "exposed_seconds"), wrong)
+    done = attempt_of(results, ("step_seconds", "exposed_seconds"), wrong)
+    return replace(done, remarks=(STRIPED,) * all(is_striped(part) for part in cut))
+
+
+def is_striped(tokens: np.ndarray) -> bool:
+    """Whether a GPU has every so many-th token."""
+    return len(tokens) > 1 and bool((np.diff(tokens) == RANKS).all())
 
 
 def fault(rank: int, found: np.ndarray, right: np.ndarray) -> str:
@@ -124,7 +133,12 @@ def over_par(yours: Attempt, par: Attempt) -> str:
             "The GPU with the last tokens has most to do, and the others wait for it: give each an early "
             "part of the sequence and a late one."
         )
-    return "A GPU waits for blocks: let the next one travel while you compute with this one."
+    if yours.figures["exposed_seconds"] > par.figures["exposed_seconds"]:
+        return "A GPU waits for blocks: let the next one travel while you compute with this one."
+    return (
+        "No GPU waits for a block, but one has a little more to compute: which two parts of the sequence are "
+        "together as much work for every GPU?"
+    )
 
 
 EXERCISE = Exercise(

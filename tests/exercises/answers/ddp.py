@@ -29,7 +29,7 @@ def averages_too_early(gpu, job):
 
 
 def averages_every_microbatch(gpu, job):
-    """Gradients travel more than once a step"""
+    """Every gradient is averaged 4 times a step"""
     replica = Replica(gpu, job)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -63,5 +63,18 @@ def through_one_gpu(gpu, job):
             replica.backward(microbatch)
         for bucket in replica.buckets:
             bucket.all_reduce(algorithm="naive")
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def averages_twice(gpu, job):
+    """Every gradient is averaged 2 times a step"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        for bucket in [*replica.buckets, *replica.buckets]:
+            bucket.all_reduce()
         replica.optimizer_step()
     return replica.outcome

@@ -4,7 +4,7 @@ from ndparallel.pipeline.actions import Action
 
 
 def one_f_one_b(rank, ranks, microbatches):
-    """with every W right behind its I"""
+    """It takes as long as with every W right behind its I, where it is in the way"""
     ahead = ranks - 1 - rank
     for turn in range(ahead + microbatches):
         if turn < microbatches:

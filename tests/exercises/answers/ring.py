@@ -79,3 +79,13 @@ def summed_in(pieces, gpu, ranks):
     for hop in range(ranks - 1):
         gpu.send(right, pieces[(gpu.rank + 1 - hop) % ranks], ("sum", hop))
         gpu.receive(left, ("sum", hop), into=pieces[(gpu.rank - hop) % ranks])
+
+
+def whole_arrays_round(gpu, array, ranks):
+    """Every GPU sends 2 times what it must: send pieces, and not the whole array"""
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    passed = array.copy()
+    for hop in range(ranks - 1):
+        gpu.send(right, passed, hop)
+        passed = gpu.receive(left, hop)
+        array += passed

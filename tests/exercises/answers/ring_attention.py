@@ -77,3 +77,15 @@ class TokensTwice:
     @staticmethod
     def attention(gpu, q, k, v, ranks):
         return attend(gpu, q, k, v, np.arange(64), np.arange(64))
+
+
+class TokensByTurns:
+    """this is Striped Attention (Brandon et al., arXiv 2311.09431). No GPU waits for a block"""
+
+    @staticmethod
+    def positions(rank, ranks, sequence):
+        return np.arange(rank, sequence, ranks)
+
+    @staticmethod
+    def attention(gpu, q, k, v, ranks):
+        return ring(gpu, q, k, v, ranks, TokensByTurns.positions)
