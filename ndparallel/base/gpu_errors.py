@@ -19,8 +19,8 @@ class OutOfMemoryError(RuntimeError):
 def say(what: Any) -> str:
     """Name a message in words."""
     match what:
-        case ((str(group), int(number)), step):
-            return f"step {step} of collective {number} of group {group!r}"
+        case ((str(group), int(number)), hop):
+            return f"hop {hop} of collective {number} of group {group!r}"
         case ("F", int(stage), int(microbatch)):
             return f"activations of microbatch {microbatch} for stage {stage}"
         case ("B", int(stage), int(microbatch)):

@@ -222,8 +222,8 @@ def label(what: Any) -> str:
             return what
         case (str(group), int(number), str(operation), str(algorithm)):
             return f"{algorithm} {operation.replace('_', '-')} {number} of group {group!r}"
-        case ((str(group), int(number)), (str(phase), int(step))):
-            return f"{phase} step {step} of collective {number} of group {group!r}"
+        case ((str(group), int(number)), (str(phase), int(hop))):
+            return f"{phase} hop {hop} of collective {number} of group {group!r}"
         case (str(what_is_passed_on), int(hop)):
             return f"{what_is_passed_on}, hop {hop}"
     return say(what)

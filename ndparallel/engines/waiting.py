@@ -73,12 +73,12 @@ def _circle(start: int, waits_for: Mapping[int, int]) -> list[int]:
 def report(waits: list[Waiting]) -> str:
     """Tell a deadlock in words: a circle, or one rank that waits for a rank that has ended."""
     ended = waits[-1].source not in {wait.rank for wait in waits}
-    links = [f"waits for {wait.what} from rank {wait.source} ({wait.place})" for wait in waits]
+    links = [f"in {wait.place}, waits for {wait.what} from rank {wait.source}" for wait in waits]
     if len(links) > MOST_NAMED:
         links[MOST_NAMED - 1 : -1] = [
             f"waits ... and so on through {len(links) - MOST_NAMED} more ranks, the last of which"
         ]
-    chain = f"rank {waits[0].rank} " + ", which ".join(links) + (", which has ended" if ended else "")
+    chain = f"rank {waits[0].rank}, " + ", which, ".join(links) + (", which has ended" if ended else "")
     return "\n".join([f"deadlock: {chain}."] + [_unread(wait) for wait in waits[:MOST_NAMED] if wait.unread])
 
 

@@ -61,7 +61,7 @@ def meaning(rank: int, value: float, place: int, ranks: int) -> str:
     words = [f"the parts of {count(len(missing), 'rank')} ({listed(missing)}) are missing"] if missing else []
     words += [f"the part of rank {listed(often)} is in it more than once"] if often else []
     advice = (
-        "a step is missing, or it comes too late"
+        "a hop is missing, or it comes too late"
         if missing
         else "a piece was combined where it should be taken"
     )

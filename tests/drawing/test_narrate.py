@@ -44,7 +44,7 @@ def test_the_order_is_that_of_time():
 def test_a_collective_is_told_before_its_messages_which_are_indented():
     words = "on dp begins ring all-reduce 1: 32.0 kB with GPUs 0 to 3, for "
     begin = next(number for number, line in enumerate(STORY) if words in line)
-    assert "      on dp sends 8.00 kB to GPU 2, in 8.00 us: step 0 of collective 1." in STORY[begin + 1]
+    assert "      on dp sends 8.00 kB to GPU 2, in 8.00 us: hop 0 of collective 1." in STORY[begin + 1]
 
 
 def test_what_starts_together_is_told_as_the_program_ran():

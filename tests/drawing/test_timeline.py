@@ -120,8 +120,8 @@ def test_every_phase_and_every_wait_has_its_activity():
 
 
 def test_a_message_of_a_gathering_collective_is_named_in_words():
-    assert label((("dp", 3), ("gather", 1))) == "gather step 1 of collective 3 of group 'dp'"
-    assert label((("dp", 3), 2)) == "step 2 of collective 3 of group 'dp'"
+    assert label((("dp", 3), ("gather", 1))) == "gather hop 1 of collective 3 of group 'dp'"
+    assert label((("dp", 3), 2)) == "hop 2 of collective 3 of group 'dp'"
 
 
 # ------------------------------------------------------------------------------------------------ fewer spans

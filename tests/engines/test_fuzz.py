@@ -7,6 +7,7 @@ every rank alone and writes down what it sends and receives; then it lets each g
 was not sent. That ends the same in whatever order the ranks are looked at.
 """
 
+import re
 from collections import deque
 from random import Random
 
@@ -215,10 +216,8 @@ def check(found, scripts, legal):
     stuck = deadlocked(waits, lambda rank: ends[rank] == ("ended",))
     if isinstance(found, DeadlockError):
         assert waits and (not failed or stuck)
-        rank = int(str(found).split()[2])
-        assert str(found).startswith(
-            f"deadlock: rank {rank} waits for "
-        ) and f" from rank {waits[rank]} (" in str(found)
+        told = re.match(r"deadlock: rank (\d+), in \S+, waits for .*? from rank (\d+)[,.]", str(found))
+        assert told and waits[int(told[1])] == int(told[2])
     elif failed:
         first = min(failed)
         kind = found.kind if isinstance(found, RankError) else type(found).__name__

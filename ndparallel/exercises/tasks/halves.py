@@ -33,17 +33,17 @@ WORLDS = ((4, 400), (3, 300), (5, 500))  # GPUs and elements: the first is measu
 def reduce_scatter(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> None:
     """Put the sum of all GPUs' pieces r into pieces[r] of GPU r; the other pieces may be spoilt."""
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
-    for step in range(ranks - 1):
-        gpu.send(right, pieces[(gpu.rank - step - 1) % ranks], ("add", step))
-        gpu.receive(left, ("add", step), into=pieces[(gpu.rank - step - 2) % ranks], combine=np.add)
+    for hop in range(ranks - 1):
+        gpu.send(right, pieces[(gpu.rank - hop - 1) % ranks], ("add", hop))
+        gpu.receive(left, ("add", hop), into=pieces[(gpu.rank - hop - 2) % ranks], combine=np.add)
 
 
 def all_gather(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> None:
     """Put pieces[r] of GPU r into pieces[r] of every GPU."""
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
-    for step in range(ranks - 1):
-        gpu.send(right, pieces[(gpu.rank - step) % ranks], ("hand on", step))
-        gpu.receive(left, ("hand on", step), into=pieces[(gpu.rank - step - 1) % ranks])
+    for hop in range(ranks - 1):
+        gpu.send(right, pieces[(gpu.rank - hop) % ranks], ("hand on", hop))
+        gpu.receive(left, ("hand on", hop), into=pieces[(gpu.rank - hop - 1) % ranks])
 
 
 def attempt(answer) -> Attempt:
@@ -77,7 +77,7 @@ def over_par(yours: Attempt, par: Attempt) -> str:
         return (
             "Somebody sends pieces that nobody needs: p - 1 pieces leave every GPU in each half, and no more."
         )
-    return "The GPUs wait for one another: let all of them send at every step, each to its right."
+    return "The GPUs wait for one another: let all of them send at every hop, each to its right."
 
 
 EXERCISE = Exercise(
@@ -87,10 +87,10 @@ EXERCISE = Exercise(
     asks={"reduce_scatter": reduce_scatter, "all_gather": all_gather},
     attempt=attempt,
     hints=(
-        "The all-gather is the easier half. Begin there: at every step pass on the piece that came last.",
+        "The all-gather is the easier half. Begin there: at every hop pass on the piece that came last.",
         "In the reduce-scatter, piece r must arrive at GPU r last, with all the other parts in it. So it "
         "begins its journey on GPU r + 1.",
-        "Reduce-scatter: at step s send piece (rank - s - 1) % p, and add what comes to piece (rank - s - 2) "
+        "Reduce-scatter: at hop s send piece (rank - s - 1) % p, and add what comes to piece (rank - s - 2) "
         "% p. All-gather: send piece (rank - s) % p, and take piece (rank - s - 1) % p.",
     ),
     learned="an all-reduce is a reduce-scatter and an all-gather; each takes "

@@ -32,12 +32,12 @@ def all_reduce(gpu: GPU, array: np.ndarray, ranks: int) -> None:
     """Put the sum of all GPUs' arrays into `array`, on every GPU."""
     pieces = np.array_split(array, ranks)
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
-    for step in range(ranks - 1):  # add up: in the end, GPU r has the whole sum of piece r + 1
-        gpu.send(right, pieces[(gpu.rank - step) % ranks], step)
-        gpu.receive(left, step, into=pieces[(gpu.rank - step - 1) % ranks], combine=np.add)
-    for step in range(ranks - 1):  # hand the sums on
-        gpu.send(right, pieces[(gpu.rank + 1 - step) % ranks], ("sum", step))
-        gpu.receive(left, ("sum", step), into=pieces[(gpu.rank - step) % ranks])
+    for hop in range(ranks - 1):  # add up: in the end, GPU r has the whole sum of piece r + 1
+        gpu.send(right, pieces[(gpu.rank - hop) % ranks], hop)
+        gpu.receive(left, hop, into=pieces[(gpu.rank - hop - 1) % ranks], combine=np.add)
+    for hop in range(ranks - 1):  # hand the sums on
+        gpu.send(right, pieces[(gpu.rank + 1 - hop) % ranks], ("sum", hop))
+        gpu.receive(left, ("sum", hop), into=pieces[(gpu.rank - hop) % ranks])
 
 
 def attempt(answer) -> Attempt:
@@ -75,10 +75,10 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "Begin with what is right and slow: everybody sends to GPU 0, which adds up and sends the sum back.",
-        "Cut the array into as many pieces as there are GPUs. At every step each GPU sends one piece to its "
+        "Cut the array into as many pieces as there are GPUs. At every hop each GPU sends one piece to its "
         "right and receives another from its left. Which piece, so that what it has just added up goes next?",
-        "At step s send piece (rank - s) % p and add what comes to piece (rank - s - 1) % p. After p - 1 "
-        "steps GPU r has the whole sum of piece r + 1; p - 1 more steps without adding hand the sums round.",
+        "At hop s send piece (rank - s) % p and add what comes to piece (rank - s - 1) % p. After p - 1 "
+        "hops GPU r has the whole sum of piece r + 1; p - 1 more hops without adding hand the sums round.",
     ),
     learned="a ring sends 2 (p-1)/p of the array from every GPU, however many GPUs there are, and keeps "
     "every link busy.",

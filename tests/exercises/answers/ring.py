@@ -18,7 +18,7 @@ def all_to_one(gpu, array, ranks):
 
 
 def one_step_too_few(gpu, array, ranks):
-    """the parts of 1 rank (3) are missing: a step is missing"""
+    """the parts of 1 rank (3) are missing: a hop is missing"""
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
     pieces = np.array_split(array, ranks)
     for step in range(ranks - 2):
@@ -38,7 +38,7 @@ def adds_where_it_should_take(gpu, array, ranks):
 
 
 def receives_before_it_sends(gpu, array, ranks):
-    """deadlock: rank 0 waits for"""
+    """deadlock: rank 0, in"""
     left = (gpu.rank - 1) % ranks
     gpu.receive(left, "part", into=array, combine=np.add)
     gpu.send((gpu.rank + 1) % ranks, array, "part")
