@@ -119,6 +119,8 @@ RECOMPUTE = {
 RECOMPUTE_SOME = "--recompute-granularity full --recompute-method block --recompute-num-layers"
 # that both name, and selective recomputation can run again
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe")
+# gradients of FSDP as they are added up and reduced, by their bytes; without it in the weights' 16 bits
+FSDP_GRADIENTS, FSDP_GRADIENT_BYTES = "--megatron-fsdp-main-grads-dtype", {"fp32": 4, "bf16": 2}
 ZERO = {0: "", 1: "--use-distributed-optimizer", 2: f"{FSDP} optim_grads", 3: f"{FSDP} optim_grads_params"}
 
 

@@ -287,7 +287,7 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     rate = 0.1 if job.stack.dropout else 0  # Megatron's own, or none
     yield f"--attention-dropout {rate} --hidden-dropout {rate}"
     yield "" if job.stack.accumulates else "--no-gradient-accumulation-fusion"
-    yield "--grad-reduce-in-bf16" if job.stack.gradient_bytes == 2 else ""
+    yield gradient_flag(job.stack, plan)
     yield "" if job.stack.scales_gradients else "--ddp-average-in-collective"
     yield fields.CAST_WEIGHTS[job.dtype] if job.casts_weights_alone and plan.zero else ""
     yield "--cp-comm-type all_gather" if job.stack.cp_gathers and plan.cp > 1 else ""
@@ -295,6 +295,14 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"
         yield fields.DISPATCHERS[dispatcher_of(job, plan)]
     yield from graph_flags(job)
+
+
+def gradient_flag(stack: Stack, plan: Plan) -> str:
+    """In which type gradients are added up and reduced."""
+    if plan.zero < 2:
+        return "--grad-reduce-in-bf16" if stack.gradient_bytes == 2 else ""
+    (dtype,) = (name for name, size in fields.FSDP_GRADIENT_BYTES.items() if size == stack.gradient_bytes)
+    return f"{fields.FSDP_GRADIENTS} {dtype}"
 
 
 def optimizer_flags(job: TrainingJob) -> Iterator[str]:

@@ -216,7 +216,7 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         attention=attention,
         dropout=dropout_from(flags),
         accumulates=not flags.has("--no-gradient-accumulation-fusion"),
-        gradient_bytes=2 if flags.has("--grad-reduce-in-bf16") else 4,
+        gradient_bytes=gradient_bytes_from(flags),
         scales_gradients=not flags.has("--ddp-average-in-collective"),
         cast_weights=cast_weights_from(flags, base),
         dp_overlap=reduces,
@@ -228,6 +228,17 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
         graphs=graphs_from(flags),
     )
+
+
+def gradient_bytes_from(flags: Given) -> int:
+    """Of a gradient as it is added up and reduced; Megatron-FSDP's own choice is the weights' type
+    (_resolve_group_grad_dtype in megatron_fsdp/param_and_grad_buffer.py)."""
+    of_others = 2 if flags.has("--grad-reduce-in-bf16") else 4
+    if not flags.has("--use-megatron-fsdp"):
+        return of_others
+    if not flags.has(fields.FSDP_GRADIENTS):
+        flags.assume(fields.FSDP_GRADIENTS, "auto, the weights' 16 bits")
+    return flags.word(fields.FSDP_GRADIENTS, "auto", {"auto": 2, "fp16": 2, **fields.FSDP_GRADIENT_BYTES})
 
 
 def cast_weights_from(flags: Given, base: Stack) -> tuple[str, ...]:

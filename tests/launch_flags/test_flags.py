@@ -343,6 +343,7 @@ FSDP = (
     "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor "
     "--data-parallel-sharding-strategy"
 )
+IN_FULL = "--megatron-fsdp-main-grads-dtype fp32"  # Megatron-FSDP's own: the weights' 16 bits
 SHARDED = ["unset CUDA_DEVICE_MAX_CONNECTIONS", "--overlap-param-gather"]
 TWO_CHUNKS: dict[str, Any] = {"pp": 4, "chunks": 2, "schedule": "interleaved"}
 
@@ -354,8 +355,13 @@ TWO_CHUNKS: dict[str, Any] = {"pp": 4, "chunks": 2, "schedule": "interleaved"}
     ({"cp_gathers": True}, {"cp": 2}, [CONNECTIONS, "--cp-comm-type all_gather"]),
     ({"cp_gathers": True}, {}, []),
     ({}, {"zero": 1}, ["--use-distributed-optimizer", "--overlap-param-gather"]),
-    ({}, {"zero": 2}, [f"{FSDP} optim_grads", *SHARDED]),
-    ({}, {"zero": 3, "tp": 2}, [f"{FSDP} optim_grads_params", *SHARDED]),
+    ({}, {"zero": 2}, [f"{FSDP} optim_grads", *SHARDED, IN_FULL]),
+    ({}, {"zero": 3, "tp": 2}, [f"{FSDP} optim_grads_params", *SHARDED, IN_FULL]),
+    (
+        {"gradient_bytes": 2},
+        {"zero": 3},
+        [f"{FSDP} optim_grads_params", *SHARDED, "--megatron-fsdp-main-grads-dtype bf16"],
+    ),
     ({"gradient_bytes": 2}, {}, ["--grad-reduce-in-bf16"]),
     ({"accumulates": False}, {}, ["--no-gradient-accumulation-fusion"]),
     ({"scales_gradients": False}, {}, ["--ddp-average-in-collective"]),
@@ -464,6 +470,15 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${KIND_ARGS[@]} \\
     "${GPT_MODEL_ARGS[@]}" ${PARALLEL[@]} \\
     $TRAINING_ARGS --tokenizer-type GPT2BPETokenizer --save "$1/it is here" $MORE
 """
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("", 2), (" auto", 2), (" bf16", 2), (" fp32", 4)])
+def test_gradients_of_megatron_fsdp_are_in_the_weights_16_bits_where_nothing_else_is_said(dtype, size):
+    """_resolve_group_grad_dtype in megatron_fsdp/param_and_grad_buffer.py."""
+    flag = "--megatron-fsdp-main-grads-dtype"
+    found = read_megatron(f"{LINE} --use-megatron-fsdp {flag * bool(dtype)}{dtype}", H100)
+    assert found.plan.zero == 3 and found.job.gradient_bytes == size
+    assert any(flag in note for note in found.notes) == (not dtype)
 
 
 def test_a_script_with_variables_arrays_sums_and_comments_is_read():

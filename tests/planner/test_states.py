@@ -181,6 +181,22 @@ def test_fsdp_gathers_a_frozen_base_and_reduces_the_adapters_alone():
 
 
 @pytest.mark.parametrize(
+    ("stack", "each"),
+    [
+        ("megatron-core", (2, 4, 12)),
+        ("torchtitan", (4, 4, 8)),
+        ("fsdp-2023", (4, 4, 8)),
+        ("deepspeed", (2, 2, 12)),
+    ],
+)
+def test_shards_are_in_float32_alone_or_in_16_bits_beside_the_optimizers_copy(stack, each):
+    """torch.distributed.fsdp's; Megatron-FSDP's model_weight_buffer and main_weight_buffer; DeepSpeed's
+    ds_tensor and fp32_partitioned_groups_flat."""
+    memory = peak_memory(replace(job(), stack=find_stack(stack)), Plan(dp=8, zero=3))
+    assert (memory.weights, memory.gradients, memory.optimizer) == tuple(size * P / 8 for size in each)
+
+
+@pytest.mark.parametrize(
     ("changes", "optimizer"),
     [
         ({"moments": "bf16"}, 8),

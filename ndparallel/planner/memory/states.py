@@ -66,13 +66,15 @@ def checkpoint_bytes(job: TrainingJob) -> float:
 
 
 def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
-    """Shards are kept in float32, and so need no copy; where weights have 16 bits, or are frozen, or the
-    optimizer is on the host, in 16."""
+    """PyTorch's shards are kept in float32, and so need no copy; where weights have 16 bits, or are frozen,
+    or the optimizer is on the host, in 16. Megatron-FSDP's (model_weight_buffer and main_weight_buffer in
+    megatron_fsdp/param_and_grad_buffer.py) and DeepSpeed's always are."""
     mine, own = share_of(job, plan, held), share_of(job, plan, trained)
-    number, apart = HALF if job.half else SINGLE, bool(job.adapters or "optimizer" in job.offload)
+    number = HALF if job.half else SINGLE
+    apart = bool(job.adapters or "optimizer" in job.offload or not is_torchs(job))
     return {
         "weights": mine * (HALF if apart else number),
-        "gradients": own * number,
+        "gradients": own * reduced_bytes(job),
         "optimizer": own * (optimizer_bytes(job) if apart else 2 * job.moment_bytes),
         "buffers": whole_weights(job, plan, held)
         + gather_block(job, plan)
@@ -80,6 +82,16 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
         + dummy_bytes(job, plan)
         + dequantized_bytes(job, plan),
     }
+
+
+def is_torchs(job: TrainingJob) -> bool:
+    """Whether FSDP is PyTorch's own."""
+    return job.stack.sharding.startswith("fsdp")
+
+
+def reduced_bytes(job: TrainingJob) -> int:
+    """Bytes of a gradient in its shard, which PyTorch casts to the shard's type."""
+    return (HALF if job.half else SINGLE) if is_torchs(job) else job.gradient_bytes
 
 
 def ends_of(job: TrainingJob, plan: Plan):
@@ -125,7 +137,7 @@ def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
 def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
     """What FSDP needs only while it goes through the layers: gathered weights, waiting gradients, and at the
     end of the backward pass the scattered ones."""
-    nothing, own = (0.0, 0.0), share_of(job, plan, trained) * (HALF if job.half else SINGLE)
+    nothing, own = (0.0, 0.0), share_of(job, plan, trained) * reduced_bytes(job)
     return whole_weights(job, plan, nothing) + whole_gradients(job, plan, nothing) + own
 
 
