@@ -21,7 +21,7 @@ from ndparallel.planner.step.workload import Workload
 
 MOST_RANKS, MOST_MICROBATCHES = 8, 4
 MOST_ACTIONS = 2**16  # of a pipeline, forward passes alone
-ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.BACKWARD}
+ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.WEIGHT}
 PHASES = {
     "forward": palette.FORWARD,
     "backward": palette.BACKWARD,

@@ -1,5 +1,6 @@
 """Claims about the seconds of a step, for one plan and for thousands."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -196,6 +197,21 @@ def test_a_fused_pair_is_drawn_as_its_two_one_after_the_other():
     assert len({span.activity for span in spans[len(spans) // 3 : len(spans) // 2]}) > 1, (
         "forward and backward take turns"
     )
+
+
+def test_a_plans_picture_tells_weight_gradients_from_the_rest_of_the_backward_pass():
+    """Zero bubble (2401.10241) puts them where ranks would wait; 1F1B has them in its backward passes."""
+    drawn = {
+        schedule: Counter(
+            span.activity
+            for span in timeline_of(predict(job(), Plan(pp=4, dp=2, schedule=schedule, zero=1)))
+            .lanes[0]
+            .spans
+        )
+        for schedule in ("1f1b", "zb-h1")
+    }
+    assert "weight" not in drawn["1f1b"]
+    assert drawn["zb-h1"]["weight"] == drawn["zb-h1"]["backward"] == drawn["zb-h1"]["forward"] > 0
 
 
 def test_zero_2_reduces_every_microbatch_in_a_pipeline_and_zero_1_the_last_alone():
