@@ -145,6 +145,12 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "parallelism.enable_sequence_parallel", f"{plan.sequence_parallel}"
     yield from sharding(plan)
     yield from pipeline(job, plan)
+    if "optimizer" in job.offload:
+        raise torchtitan_lacks(
+            "optimizer alone on the host",
+            "its training.enable_cpu_offload moves weights and gradients too, which is not priced: leave "
+            "--offload out",
+        )
     if words := state_words(replace(job, half=False)):
         raise torchtitan_lacks(" or ".join(words), "leave that out")
     if job.capacity_factor is not None:

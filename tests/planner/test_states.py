@@ -220,6 +220,30 @@ def test_an_optimizer_on_the_host_waits_for_gradients_steps_and_sends_weights():
         assert seconds == pytest.approx(mine * 6 / 24.8e9 + mine * gpus * 2.57 / 10e9)
 
 
+@pytest.mark.parametrize(("stack", "zero", "kept"), [
+    ("deepspeed", 3, 0), ("deepspeed", 2, 0), ("deepspeed", 1, 2 * 8), ("megatron-core", 2, 4),
+    ("pytorch", 3, 4),
+])  # fmt: skip
+def test_deepspeed_adds_up_shards_of_gradients_beside_an_optimizer_on_the_host(stack, zero, kept):
+    away = replace(job(offload=("optimizer",)), stack=find_stack(stack))
+    assert peak_memory(away, Plan(dp=8, zero=zero)).gradients == kept * P / 8
+
+
+def test_70_billion_parameters_train_on_one_node_whose_host_has_gradients_and_optimizer():
+    """DeepSpeed's ZeRO-3: 2 bytes of each parameter are left on 8 GPUs."""
+    fine = TrainingJob(
+        find_model("llama-3-70b"),
+        find_hardware("h100"),
+        find_stack("deepspeed"),
+        8192,
+        8,
+        offload=("optimizer",),
+    )
+    memory = peak_memory(fine, Plan(dp=8, zero=3, recompute="full"))
+    assert memory.weights == 2 * fine.shape.parameters().total / 8
+    assert memory.total < fine.usable_bytes()
+
+
 def test_hardware_without_a_host_link_cannot_offload():
     unknown = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=0.0)
     with pytest.raises(UserError, match="bandwidth_host"):

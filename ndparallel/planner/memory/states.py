@@ -35,7 +35,7 @@ def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements
     whole, sharded = sum(trained), share_of(job, plan, trained)
     return {
         "weights": sum(held) * HALF,
-        "gradients": (sharded if plan.zero >= 2 else whole) * job.gradient_bytes,
+        "gradients": sharded * reduced_bytes(job) if plan.zero >= 2 else whole * job.gradient_bytes,
         "optimizer": (sharded if plan.zero >= 1 else whole) * optimizer_bytes(job),
         "buffers": dummy_bytes(job, plan) + dequantized_bytes(job, plan),
     }
@@ -90,7 +90,11 @@ def is_torchs(job: TrainingJob) -> bool:
 
 
 def reduced_bytes(job: TrainingJob) -> int:
-    """Bytes of a gradient in its shard, which PyTorch casts to the shard's type."""
+    """Bytes of a gradient in its shard, which PyTorch casts to the shard's type. DeepSpeed keeps it where the
+    optimizer is (grad_partitions_flat_buffer in deepspeed/runtime/zero/stage3.py,
+    async_accumulate_grad_in_cpu_via_gpu in stage_1_and_2.py)."""
+    if job.stack.sharding == "deepspeed" and "optimizer" in job.offload:
+        return 0
     return (HALF if job.half else SINGLE) if is_torchs(job) else job.gradient_bytes
 
 
