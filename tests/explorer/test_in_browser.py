@@ -125,6 +125,15 @@ def test_a_link_restores_what_was_set(tab):
     assert tab.page.locator("#knob-schedule").input_value() == "zb-v"
 
 
+def test_a_ring_begins_at_its_start_and_outlines_only_what_has_just_arrived(tab):
+    tab.open("#ring")
+    assert tab.page.locator("output[for=hop]").inner_text() == "start"
+    assert tab.page.locator("rect.arrived").count() == 0
+    for hop in (1, 6):
+        tab.open(f"#ring?hop={hop}")
+        assert tab.page.locator("rect.arrived").count() == 4  # of 16: one piece on every GPU
+
+
 def test_what_is_pinned_stands_in_the_link_and_is_compared(tab):
     tab.open("#cut?tp=4&pp=1")
     tab.page.locator("#pin").click()

@@ -60,3 +60,8 @@ def test_the_curves_cross_where_another_algorithm_becomes_the_fastest():
     curves = rings.answer({"ranks": 8})["curves"]
     best = [min(curves["seconds"], key=lambda name: curves["seconds"][name][at]) for at in (0, -1)]
     assert best[0] != best[1]
+
+
+def test_at_the_size_that_the_page_begins_with_the_ring_is_far_from_the_slowest():
+    seconds = {row["algorithm"]: row["seconds"] for row in rings.answer({})["algorithms"]}
+    assert seconds["ring"] < 0.5 * min(seconds["naive"], seconds["tree"])

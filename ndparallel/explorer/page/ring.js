@@ -5,7 +5,7 @@ async function showRing(screen, setup) {
   const answer = await answerFor("ring", typed(sizes));
   if (!answer) return;
   const last = (answer.frames?.length || 1) - 1,
-    shown = hop >= 0 && hop <= last ? Math.round(hop) : last;
+    shown = hop >= 0 && hop <= last ? Math.round(hop) : 0;
   const right = answer.reason
     ? element("p", { class: "reason" }, answer.reason)
     : element("section", {}, hopByHop(answer, setup, shown), element("div", { class: "boards" }, algorithms(answer), crossover(answer)));
@@ -33,17 +33,17 @@ function hopByHop(answer, setup, shown) {
     {},
     element("p", { class: "what" }, answer.idea),
     element("p", { class: "slide" }, button("play", "play", play), slider, element("output", { for: "hop" }, words)),
-    circle(frame),
+    circle(frame, answer.frames[shown - 1]),
     element("p", {}, answer.conclusion),
   );
 }
 
-// The ranks on a circle, what each holds, and arrows for what has just arrived.
-function circle({ boards, arrivals }) {
-  const place = placeOnCircle(boards.length),
-    arrived = new Set(arrivals.map(([, to]) => to));
+// The ranks on a circle, what each holds, and arrows for what has just arrived since the frame before.
+function circle({ boards, arrivals }, before) {
+  const place = placeOnCircle(boards.length);
+  const isNew = (rank, at) => before !== undefined && before.boards[rank][at] !== boards[rank][at];
   const says = boards.map((board, rank) => `GPU ${rank} holds ${board.join(" ")}`).join("; ");
-  const drawn = boards.map((board, rank) => boardAt(board, rank, place, arrived.has(rank)));
+  const drawn = boards.map((board, rank) => boardAt(board, rank, place, (at) => isNew(rank, at)));
   return picture(
     "ring",
     place.width,
@@ -88,16 +88,16 @@ function arrowHead() {
   );
 }
 
-// What a rank holds, cell by cell; an outline where a message has just arrived.
+// What a rank holds, cell by cell; an outline around what has just arrived.
 function boardAt(board, rank, place, isNew) {
   const [x, y] = place.of(rank),
     wide = Math.min(44, place.board / board.length),
     left = x - (board.length * wide) / 2;
-  const outline = { stroke: isNew ? colour("communication") : "none", "stroke-width": 2 };
+  const outline = (at) => (isNew(at) ? { stroke: colour("communication"), "stroke-width": 3, class: "arrived" } : {});
   const cell = (held, at) => {
     const name = held === "." ? "idle" : `part ${at % 4}`;
     return [
-      rectAt(left + at * wide, y - 16, wide - 2, 28, { rx: 3, fill: colour(name), ...outline }),
+      rectAt(left + at * wide, y - 16, wide - 2, 28, { rx: 3, fill: colour(name), ...outline(at) }),
       textAt(held === "." ? "" : held, left + (at + 0.5) * wide - 1, y + 3, {
         "text-anchor": "middle",
         fill: inkOn(name),
