@@ -27,16 +27,19 @@ class Try:
 
 @dataclass(frozen=True)
 class Beginning:
-    """A screen's name, what it shows, the part of the book that explains it, and what to try."""
+    """A screen's name, what it shows, the part of the book that explains it, and what to try. `live` says
+    what a saved page has not."""
 
     title: str
     what: str
     book: str
     tries: tuple[Try, ...] = ()
+    live: str = ""
 
     def as_dict(self, screen: str) -> dict[str, Any]:
         tries = [[each.words, each.address(screen)] for each in self.tries]
-        return {"title": self.title, "what": self.what, "book": self.book, "tries": tries}
+        words = {"title": self.title, "what": self.what, "live": self.live, "book": self.book}
+        return words | {"tries": tries}
 
 
 TP4, DP8 = {"tp": 4, "pp": 1}, {"tp": 1, "pp": 1, "microbatches": 1}
@@ -78,13 +81,14 @@ BEGINNINGS = {
     ),
     "schedule": Beginning(
         "Schedule",
-        "All schedules of a pipeline on one scale of time. Place actions by hand, GPU by GPU, and beat 1F1B.",
+        "All schedules of a pipeline on one scale of time.",
         "docs/book/3d.md",
         (
             Try("as many microbatches as GPUs", {"microbatches": 4}),
             Try("four times as many", {"microbatches": 16}),
             Try("messages that take a quarter of a forward", {"p2p": 0.25}),
         ),
+        live="Place actions by hand, GPU by GPU, and beat 1F1B.",
     ),
     "cluster": Beginning(
         "Cluster",

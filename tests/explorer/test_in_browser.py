@@ -342,6 +342,30 @@ def test_an_accessibility_checker_finds_nothing_serious(tab, screen):
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found if serious(each)] == []
 
 
+@pytest.fixture(scope="module")
+def saved_anew(tmp_path_factory) -> Path:
+    """The page as it would be saved now, with the answers of the one in docs."""
+    answers = re.search(
+        r'id="saved">([^<]*)<', (Path(__file__).parents[2] / "docs/explorer.html").read_text()
+    )
+    assert answers
+    path = tmp_path_factory.mktemp("saved") / "explorer.html"
+    path.write_text(page(known(), answers[1])[0], "utf-8")
+    return path
+
+
+def test_a_saved_page_tells_what_it_does_not_hold_from_what_cannot_be(tab, saved_anew):
+    tab.address = saved_anew.as_uri()
+    tab.open("#schedule")
+    assert "crossed out" not in tab.page.locator("form").inner_text()
+    assert "What is dotted is possible, and not in this page." in tab.page.locator("form").inner_text()
+    assert tab.page.locator(".stops .absent").count() > 0 == tab.page.locator(".stops .illegal").count()
+    assert "Place actions by hand" not in tab.page.locator("body").inner_text()
+    assert tab.page.locator("#book").get_attribute("href") == "book/3d.md"
+    tab.open("#cut")
+    assert tab.page.locator(".stops .illegal").count() > 0
+
+
 def test_the_saved_page_needs_no_server_and_greys_what_it_does_not_hold(tab):
     saved = Path(__file__).parents[2] / "docs/explorer.html"
     tab.address = saved.as_uri()

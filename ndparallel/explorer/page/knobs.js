@@ -1,5 +1,13 @@
 // What can be set: knobs under their headings, and a set-up that is kept beside the next ones.
 
+// What the marks on stops mean, as far as there are any.
+function marks(stops) {
+  return [
+    stops.some(({ reason, absent }) => reason && !absent) && "What is crossed out is not possible beside the rest. Choose it to read why.",
+    stops.some(({ absent }) => absent) && "What is dotted is possible, and not in this page.",
+  ].filter(Boolean);
+}
+
 // All knobs, under their headings. A stop that cannot be says why.
 function controls(screen, knobs, setup, answer, ...more) {
   const groups = [...new Set(knobs.map((knob) => knob.group))];
@@ -7,9 +15,7 @@ function controls(screen, knobs, setup, answer, ...more) {
     "form",
     { "aria-label": "what is set", onsubmit: (event) => event.preventDefault() },
     answer.row && answer.timeline ? element("p", {}, pin(screen, setup)) : null,
-    knobs.some(({ stops }) => stops.some(({ reason }) => reason))
-      ? element("p", { class: "what" }, "What is crossed out is not possible beside the rest. Choose it to read why.")
-      : null,
+    marks(knobs.flatMap(({ stops }) => stops)).map((words) => element("p", { class: "what" }, words)),
     groups.map((group) =>
       element(
         "fieldset",
@@ -36,7 +42,7 @@ function control(screen, knob, setup, answer) {
       element(
         "option",
         { value: stop.value, disabled: Boolean(stop.reason) && !free, selected: stop.value === knob.value, title: stop.reason || null },
-        stop.value,
+        `${stop.value}${stop.absent ? ", not in this page" : stop.reason ? ", not possible" : ""}`,
       ),
     );
     return element("label", { class: "knob" }, what, element("select", { id, onchange: (event) => set(event.target.value) }, options));
@@ -60,7 +66,7 @@ function control(screen, knob, setup, answer) {
   const stops = knob.stops.map((stop) =>
     element(
       "label",
-      { class: stop.reason ? "illegal" : "", title: stop.reason || null },
+      { class: stop.absent ? "absent" : stop.reason ? "illegal" : "", title: stop.reason || null },
       element("input", {
         type: "radio",
         name: id,

@@ -18,15 +18,21 @@ function tabs(current, setup) {
   document.getElementById("tabs").replaceChildren(...Object.keys(SCREENS).map(tab));
 }
 
+// A part of the book: a saved page lies in docs/ beside it; the server has one page.
+function chapter(book) {
+  const name = element("code", {}, book);
+  return SAVED ? element("a", { href: book.replace("docs/", ""), id: "book" }, name) : name;
+}
+
 // What the screen is for, and what to try.
-function intro({ what, tries, book }) {
+function intro({ what, live, tries, book }) {
   const links = tries.map(([words, to], at) =>
     element("li", {}, element("a", { href: to, id: `try-${at}`, "aria-current": to === location.hash ? "true" : null }, words)),
   );
   document
     .getElementById("intro")
     .replaceChildren(
-      element("p", {}, `${what} Read more: `, element("code", {}, book), "."),
+      element("p", {}, SAVED ? `${what} Read more: ` : `${what} ${live} Read more: `, chapter(book), "."),
       tries.length ? element("ul", { class: "legend" }, element("li", {}, "Try:"), links) : "",
     );
 }

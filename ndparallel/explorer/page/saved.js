@@ -42,7 +42,7 @@ async function askInside(screen, question) {
 // A knob with those stops that there is an answer for; where any number might be set, a list of those that are there.
 function onlySaved(knob, numbers, there) {
   const stops = knob.kind === "number" ? numbers.map((value) => ({ value, reason: "" })) : knob.stops;
-  const kept = stops.map((stop) => (there(stop.value) ? stop : { ...stop, reason: stop.reason || NOT_SAVED }));
+  const kept = stops.map((stop) => (there(stop.value) ? stop : { ...stop, reason: stop.reason || NOT_SAVED, absent: !stop.reason }));
   return { ...knob, kind: knob.kind === "number" ? "words" : knob.kind, stops: kept };
 }
 
