@@ -342,6 +342,13 @@ def test_an_accessibility_checker_finds_nothing_serious(tab, screen):
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found if serious(each)] == []
 
 
+def test_a_card_says_what_is_to_be_guessed_and_between_which_ends(tab):
+    tab.open("#predict")
+    card = tab.page.locator("#card-batch-32")
+    assert "To guess: How many MB does a step of 4 microbatches need now?" in card.inner_text()
+    assert card.locator(".slide .what").all_inner_texts() == ["0 MB", "80 MB"]
+
+
 @pytest.fixture(scope="module")
 def saved_anew(tmp_path_factory) -> Path:
     """The page as it would be saved now, with the answers of the one in docs."""

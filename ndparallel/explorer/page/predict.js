@@ -31,7 +31,8 @@ function cardOf(card, setup) {
   return element(
     "article",
     { class: "card", id: `card-${card.name}` },
-    element("p", { id: `words-${card.name}` }, marked(`${card.words} ${card.guess}`)),
+    element("p", { id: `words-${card.name}` }, marked(card.words)),
+    card.guess ? element("p", { id: `guess-of-${card.name}` }, element("strong", {}, "To guess: "), marked(card.guess)) : null,
     guessed === undefined
       ? asking(card, setup)
       : !answer
@@ -58,11 +59,12 @@ function asking(card, setup) {
     max: card.high,
     step: card.step,
     value: middle,
-    "aria-labelledby": `words-${card.name}`,
+    "aria-labelledby": `words-${card.name} guess-of-${card.name}`,
     oninput: (event) => text(event.target.value),
   });
   text(slider.value);
-  return [element("p", { class: "slide" }, slider, output), button(`show-${card.name}`, "see the run", () => guessed(slider.value))];
+  const [low, high] = card.ends.map((end) => element("span", { class: "what" }, end));
+  return [element("p", { class: "slide" }, low, slider, high, output), button(`show-${card.name}`, "see the run", () => guessed(slider.value))];
 }
 
 // `commands` and *names* of a question.
