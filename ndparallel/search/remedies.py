@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import count
 from ndparallel.launch_flags.frameworks import launched_by
+from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.adapters import NF4_BITS, Adapters
 from ndparallel.planner.changes import Change, job_change, plan_change, tried
 from ndparallel.planner.job import Plan, TrainingJob
@@ -99,7 +101,7 @@ def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
     does."""
     changes = [*changes_of(plan), *(each for name in WIDER for each in wider(job, plan, name)), *JOBS]
     found = [remedy for kind, change in changes for remedy in remedied(job, plan, kind, change)]
-    quickest = {wider_name(plan, one.found.plan) or one.option: one for one in reversed(in_order(found))}
+    quickest = {degree_changed(plan, one.found.plan) or one.option: one for one in reversed(in_order(found))}
     larger = [
         replace(one, option=f"{one.option} --plan {name_of(one.found.plan)}")
         for one in more_gpus(job, int(plan.gpus), None, max_memory=job.hardware.memory_bytes)
@@ -130,8 +132,20 @@ def changes_of(plan: Plan) -> Iterator[tuple[str, Change]]:
     yield TIME, FULL
     if plan.micro_batch > 1:
         yield TIME, ONE
+    yield from ((TIME, change) for change in fewer_chunks(plan))
     for stage in range(plan.zero + 1, 4 if plan.dp * plan.cp > 1 else 0):
         yield TIME, plan_change(f"ZeRO-{stage}" if stage < 3 else "FSDP", f"--zero {stage}", zero=stage)
+
+
+def fewer_chunks(plan: Plan) -> Iterator[Change]:
+    """The schedule with fewer chunks on a rank, where it takes any number; with one, the usual schedule."""
+    if RECIPES[plan.schedule].chunks or plan.stage_layers:
+        return
+    for chunks in divisors(plan.chunks)[:-1]:
+        schedule = plan.schedule if chunks > 1 else default_schedule(1)
+        option = f"--chunks {chunks}" + f" --schedule {schedule}" * (chunks == 1)
+        words = count(chunks, "chunk") + " on a pipeline rank"
+        yield plan_change(words, option, chunks=chunks, schedule=schedule)
 
 
 def wider(job: TrainingJob, plan: Plan, name: str) -> Iterator[tuple[str, Change]]:
@@ -149,9 +163,10 @@ def wider(job: TrainingJob, plan: Plan, name: str) -> Iterator[tuple[str, Change
         yield TIME, plan_change(f"{WIDER[name]} {degree}", option, **fields)
 
 
-def wider_name(before: Plan, after: Plan) -> str:
-    """The degree that grew; "" where none did."""
-    return next((name for name in WIDER if getattr(after, name) > getattr(before, name)), "")
+def degree_changed(before: Plan, after: Plan) -> str:
+    """The degree that grew, or the chunks that are fewer; "" where none did."""
+    grew = (name for name in WIDER if getattr(after, name) > getattr(before, name))
+    return next(grew, "chunks" if after.chunks < before.chunks else "")
 
 
 # ------------------------------------------------------------------------------------------------ of a search

@@ -49,6 +49,15 @@ def test_cp_makes_a_405b_fit_sooner_than_recomputation_and_rows_that_nobody_laun
     assert {row[1]: "nobody" in row for row in rows if row[0] == "--offload"}["activations"]
 
 
+def test_one_chunk_makes_a_plan_fit_whose_ranks_hold_two_and_more_microbatches_for_them(capsys):
+    words = "plan --model llama-3-70b --gpus 64 --tp 4 --pp 8 --zero 1 --global-batch 64 --sequence 8192"
+    asked = {each["option"]: each for each in answer(capsys, f"{words} --chunks 2")["remedies"]}
+    remedy = asked["--chunks 1 --schedule 1f1b"]
+    typed = answer(capsys, f"{words} {remedy['option']}")
+    assert typed["fits"] and typed["step_seconds"] == pytest.approx(remedy["step_seconds"], rel=1e-12)
+    assert remedy["launched_by"] == ["megatron"] and remedy["kind"] == REMEDY_KINDS[0]
+
+
 def test_tp_makes_it_fit_inside_the_node_alone_and_each_degree_grows_by_what_is_quickest(capsys):
     words = "plan --model llama-3-8b --gpus 64 --global-batch 64 --sequence 16384"
     remedies = answer(capsys, words + " --zero 1")["remedies"]
