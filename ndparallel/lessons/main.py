@@ -9,7 +9,7 @@ from ndparallel.base.errors import UserError, guarded
 from ndparallel.base.options import Parser
 from ndparallel.engines.launch import RankError, join
 from ndparallel.lessons.lesson import Lesson
-from ndparallel.lessons.notes import fewer_microbatches, sizes_only_notes
+from ndparallel.lessons.notes import check_microbatches, fewer_microbatches, sizes_only_notes
 from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, engine_from, job_from
 from ndparallel.lessons.own import add_option, told, with_own, with_own_names
 from ndparallel.lessons.registry import single_gpu
@@ -52,6 +52,7 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     from ndparallel.results.progress import progress
 
     check_outputs(arguments)
+    check_microbatches(lesson, arguments)
     job, hardware = job_from(arguments, lesson.defaults, arguments.gpus), disturbed_hardware_from(arguments)
     if getattr(arguments, "sweep", None):
         return run_and_show_sweep(lesson, job, hardware, arguments)

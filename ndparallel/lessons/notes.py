@@ -1,13 +1,17 @@
-"""Notes below a table: what its run does not know, and what it took otherwise than usual."""
+"""Notes below a table: what its run does not know, and what it took otherwise than usual; and microbatches
+that cannot be."""
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
+from math import lcm
 
+from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
-from ndparallel.lessons.lesson import Lesson
+from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.runner import MOST_WITH_EVENTS
 from ndparallel.results.run import Run
-from ndparallel.training.job import Job
+from ndparallel.training.job import Job, check_batch
 
 
 def sizes_only_notes(job: Job, run: Run) -> Iterator[str]:
@@ -26,19 +30,36 @@ def sizes_only_notes(job: Job, run: Run) -> Iterator[str]:
         yield (f"The events of more than {MOST_WITH_EVENTS} GPUs are added up as they happen, and not drawn.")
 
 
+def asked(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
+    """Return the lesson's strategies that --strategy names, or all."""
+    names = arguments.strategy
+    return [strategy for strategy in lesson.strategies if not names or strategy.name in names]
+
+
+def check_microbatches(lesson: Lesson, arguments: argparse.Namespace) -> None:
+    """Raise UserError where not even one GPU can cut the batch into so many microbatches, with the sizes that
+    all strategies asked for can be cut to."""
+    batch, microbatches = arguments.batch, arguments.microbatches or 1
+    if batch > 0 and microbatches > 0 and batch % microbatches:
+        sizes = (data_parallel_size(strategy, arguments.gpus) for strategy in asked(lesson, arguments))
+        check_batch(batch, microbatches, lcm(*sizes))
+
+
+def data_parallel_size(strategy: Strategy, gpus: int) -> int:
+    """Return how many parts of the batch a strategy needs; 1 where it cannot be cut to so many GPUs."""
+    with suppress(UserError):
+        return strategy.mesh(gpus).dp
+    return 1
+
+
 def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) -> Iterator[str]:
     """Say where the lesson's usual number of microbatches does not divide the batch, and a smaller one was
     taken."""
     usual, taken = lesson.defaults.get("microbatches", 1), job.microbatches
-    asked = [
-        strategy
-        for strategy in lesson.strategies
-        if not arguments.strategy or strategy.name in arguments.strategy
-    ]
     if (
         arguments.microbatches is None
         and job.batch % usual
-        and any("microbatches" not in strategy.changes for strategy in asked)
+        and any("microbatches" not in strategy.changes for strategy in asked(lesson, arguments))
     ):
         each = f"{count(taken, 'microbatch', 'es')} of {count(job.batch // taken, 'sequence')}"
         yield f"{lesson.dimension} takes {each}: {usual} do not divide a batch of {job.batch}."

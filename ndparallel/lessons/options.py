@@ -13,6 +13,7 @@ from ndparallel.engines.launch import ENGINES
 from ndparallel.engines.world import default_engine
 from ndparallel.hardware.disturbances import add_disturbance_options, disturbances_from
 from ndparallel.hardware.pocket import IDEALIZED
+from ndparallel.model.data import tokens_for
 from ndparallel.model.optimizer import OPTIMIZERS
 from ndparallel.model.units import ModelConfig
 from ndparallel.training.job import DTYPES, MODEL_SIZES, Job
@@ -198,7 +199,10 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
     usual = dict(defaults or {})
     if "microbatches" in usual:
         usual["microbatches"] = most_parts(arguments.batch, usual["microbatches"], gpus)
-    return Job(**(usual | given | {"model": model_from(arguments)}))
+    job = Job(**(usual | given | {"model": model_from(arguments)}))
+    if not job.sizes_only:
+        tokens_for(job.text, job.model.sequence, job.batch)  # before anything is built for a longer sequence
+    return job
 
 
 def model_from(arguments: argparse.Namespace) -> ModelConfig:

@@ -26,19 +26,25 @@ def read_tokens(path: str | None) -> np.ndarray:
     return np.frombuffer(read_bytes(TEXT if path is None else path, MOST_BYTES), np.uint8)
 
 
+def tokens_for(path: str | None, sequence: int, batch: int) -> np.ndarray:
+    """Return a text's tokens. Raises UserError where they are fewer than a batch takes."""
+    tokens = read_tokens(path)
+    need = batch * sequence + 1
+    if len(tokens) < need:
+        raise UserError(
+            f"the text has {len(tokens)} bytes; a batch of {batch} sequences of {sequence} needs at least "
+            f"{need}."
+        )
+    return tokens
+
+
 def batches(
     path: str | None, sequence: int, batch: int, steps: int, seed: int, dp_rank: int, dp: int
 ) -> Iterator[np.ndarray]:
     """Yield, for every step, this rank's windows as (sequence + 1, batch / dp): inputs and, one further on,
     targets."""
-    tokens = read_tokens(path)
+    tokens = tokens_for(path, sequence, batch)
     windows = (len(tokens) - 1) // sequence
-    if windows < batch:
-        need = batch * sequence + 1
-        raise UserError(
-            f"the text has {len(tokens)} bytes; a batch of {batch} sequences of {sequence} needs at least "
-            f"{need}."
-        )
     for step in range(steps):
         epoch, first = divmod(step, windows // batch)
         mine = shuffled(windows, seed, epoch)[first * batch : (first + 1) * batch][dp_rank::dp]

@@ -83,7 +83,7 @@ class Job:
         check_context_parallel(self)
         check_experts(self)
         check_pipeline(self)
-        check_batch(self)
+        check_batch(self.batch, self.microbatches, self.mesh.dp)
 
     @property
     def microbatch(self) -> int:
@@ -131,21 +131,21 @@ def check_bfloat16(job: Job) -> None:
         )
 
 
-def check_batch(job: Job) -> None:
+def check_batch(batch: int, microbatches: int, dp: int) -> None:
     """Raise UserError unless all data-parallel ranks, and all their microbatches, get equally many
     sequences."""
-    parts = job.mesh.dp * job.microbatches
-    if job.batch % parts:
-        ranks = f"{count(job.mesh.dp, 'data-parallel part')} of " * (job.mesh.dp > 1)
-        near = max(parts, (job.batch + (parts - 1) // 2) // parts * parts)
+    parts = dp * microbatches
+    if batch % parts:
+        ranks = f"{count(dp, 'data-parallel part')} of " * (dp > 1)
+        near = max(parts, (batch + (parts - 1) // 2) // parts * parts)
         hint = f"the nearest batch that can is {near}"
-        if job.batch % job.mesh.dp == 0 and job.microbatches > 1:
-            share = job.batch // job.mesh.dp
-            fewer = max(m for m in range(1, min(job.microbatches, share + 1)) if share % m == 0)
+        if batch % dp == 0 and microbatches > 1:
+            share = batch // dp
+            fewer = max(m for m in range(1, min(microbatches, share + 1)) if share % m == 0)
             hint += f"; the nearest number of microbatches is {fewer}"
         raise UserError(
-            f"a batch of {count(job.batch, 'sequence')} cannot be cut into "
-            f"{ranks}{count(job.microbatches, 'microbatch', 'es')}; {hint}."
+            f"a batch of {count(batch, 'sequence')} cannot be cut into "
+            f"{ranks}{count(microbatches, 'microbatch', 'es')}; {hint}."
         )
 
 
@@ -237,5 +237,6 @@ def check_pipeline(job: Job) -> None:
         if pp * chunks * microbatches > MOST_STEPS:
             of = f"{pp} GPUs, {chunks} chunks on each and {microbatches} microbatches"
             raise UserError(f"a pipeline of {of} takes more than {MOST_STEPS:,} steps: choose fewer.")
+        layers_per_stage(job.model, pp)  # before the schedule is written, which takes long for many stages
         schedule = schedule_of(job.schedule, job.mesh.pp, job.microbatches, job.stage_chunks)
         layers_per_stage(job.model, schedule.layout.stages)

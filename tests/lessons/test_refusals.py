@@ -1,0 +1,49 @@
+"""Claims about what a lesson refuses: at once, and with sizes that all of its strategies can be cut to."""
+
+import re
+
+import pytest
+
+from ndparallel.commands.command_line import main
+from ndparallel.training.pipeline_stages import schedule_of
+
+
+def refused(capsys, *words: str) -> str:
+    assert main(["lesson", *words, "--engine", "inline", "--timeline", "none"]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("lesson", "batch"), [("0d", 9), ("1d", 12), ("3d", 9), ("4d", 24)])
+def test_the_batch_that_is_advised_does_for_the_whole_lesson(capsys, lesson, batch):
+    said = refused(capsys, lesson, "--microbatches", "3")
+    assert re.findall(r"the nearest batch that can is (\d+)", said) == [str(batch)]
+
+
+def test_the_microbatches_that_are_advised_do_for_the_whole_lesson(capsys):
+    assert "nearest number of microbatches is 2" in refused(capsys, "1d", "--microbatches", "3")
+    assert "nearest number of microbatches is 1" in refused(capsys, "4d", "--microbatches", "3")
+
+
+def test_only_strategies_that_are_asked_for_count(capsys):
+    told = refused(capsys, "4d", "--microbatches", "3", "--strategy", "TP2 x PP2 x DP2")
+    assert "the nearest batch that can is 6" in told
+
+
+def test_too_many_stages_are_refused_before_a_schedule_is_written(capsys, monkeypatch):
+    """But for the two stages of 'MLP on two GPUs'."""
+    written = []
+
+    def spied(name, ranks, *rest):
+        written.append(ranks)
+        return schedule_of(name, ranks, *rest)
+
+    monkeypatch.setattr("ndparallel.training.job.schedule_of", spied)
+    told = refused(capsys, "3d", "--gpus", "100")
+    assert written == [2]
+    assert "8 layers cannot fill 100 stages: take at most 10 stages." in told
+
+
+def test_a_sequence_longer_than_the_text_is_refused_before_anything_runs(capsys, monkeypatch):
+    monkeypatch.setattr("ndparallel.lessons.main.run_lesson", None)
+    told = refused(capsys, "1d", "--sequence", "100000000")
+    assert "bytes; a batch of 8 sequences of 100000000 needs at least 800000001." in told
