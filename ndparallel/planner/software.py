@@ -63,6 +63,10 @@ class Stack:
     # q, k, v, gate and up gather their inputs, and sum the gradients of them, each for itself
     tp_by_matrix: bool = False
     sequence_parallel: bool = True  # with tensor parallelism, where nobody says otherwise
+    # the matrices that lead to latent attention's ranks run on a rank's shard of the sequence, and what they
+    # give is gathered (parallel_mode="duplicated" in megatron/core/transformer/multi_latent_attention.py);
+    # else their input is (NoParallel of wq_a and wkv_a in torchtitan/models/deepseek_v3)
+    latent_on_shards: bool = False
     # of sequence parallelism: column matrices keep the shard of their input and gather it again for their
     # weights' gradients, hidden or not (LinearWithGradAccumulationAndAsyncCommunication in
     # megatron/core/tensor_parallel/layers.py)
@@ -231,6 +235,7 @@ MEGATRON_CORE = Stack(
     "cudnn",
     keeps_shards=True,
     rotary_kernels=2,
+    latent_on_shards=True,
     dispatcher="deepep",
     early_gates=True,
     keeps_cast=True,

@@ -18,6 +18,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.attention import AttentionLists
 from ndparallel.planner.layers.experts import ExpertLists
 from ndparallel.planner.layers.frozen import FrozenLists
+from ndparallel.planner.layers.latent import LatentLists
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Layer
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
@@ -27,7 +28,7 @@ QKV = 3  # matrices side by side: queries, keys, values
 INSIDE_EXPERTS = ("experts down forward", "experts gate_up dgrad", "experts up dgrad")
 
 
-class LayerLists(AttentionLists, ExpertLists):
+class LayerLists(AttentionLists, ExpertLists, LatentLists):
     """Writes the lists of one kind of layer for one share and one stack."""
 
     def unit(self, kind: str, recompute: str) -> Layer:
@@ -93,12 +94,7 @@ class LayerLists(AttentionLists, ExpertLists):
         if name == "moe_act":
             return [self.expert_activation(False)] if experts else []
         if name == "mla_up_proj":
-            ups = [
-                item
-                for item in first
-                if isinstance(item, Operation) and item.name in ("query_up forward", "kv_up forward")
-            ]
-            return [*ups, *self.rotary(False)] if ups else []
+            return [*self.from_ranks(), *self.rotary(False)] if self.shape.latent else []
         if name in ("mlp", "moe"):
             return last[len(self.norms_before(MLP, False)) : -1] if experts == (name == "moe") else []
         norms = [norm for half in (ATTENTION, MLP) for norm in self.norms_before(half, False)]
@@ -139,12 +135,10 @@ class LayerLists(AttentionLists, ExpertLists):
 
     @cached_property
     def attention_forward(self) -> list:
-        *into, out = self.attention()
-        products, result = [self.product(matrix, "forward") for matrix in into], self.product(out, "forward")
+        result = self.product(self.attention()[-1], "forward")
         return [
             *self.norms_before(ATTENTION, False),
-            *self.gather(products[-1], QKV),
-            *products,
+            *self.into_heads(),
             *self.norms_of_heads(False),
             *self.rotary(False),
             *self.core(False),
@@ -155,11 +149,7 @@ class LayerLists(AttentionLists, ExpertLists):
 
     @cached_property
     def attention_backward(self) -> list:
-        *into, out = self.attention()
-        back, products = (
-            self.product(out, "dgrad"),
-            [self.product(matrix, "dgrad") for matrix in reversed(into)],
-        )
+        back = self.product(self.attention()[-1], "dgrad")
         half = [
             *self.norms_behind(ATTENTION, True),
             *self.gather(back),
@@ -167,12 +157,26 @@ class LayerLists(AttentionLists, ExpertLists):
             *self.core(True),
             *self.rotary(True),
             *self.norms_of_heads(True),
-            *self.gather_again(products[0]),
-            *products[:-1],
-            *self.summed(products[-1], self.product(into[-1], "wgrad"), True, QKV),
+            *self.out_of_heads(),
             *self.norms_before(ATTENTION, True),
         ]
         return self.with_residual(half)
+
+    def into_heads(self) -> list:
+        """The products that give queries, keys and values, and what they gather."""
+        if self.gathers_ranks:
+            return [*self.to_ranks(), *self.from_ranks()]
+        products = [self.product(matrix, "forward") for matrix in self.attention()[:-1]]
+        return [*self.gather(products[-1], QKV), *products]
+
+    def out_of_heads(self) -> list:
+        """Their gradients' way back."""
+        if self.gathers_ranks:
+            return [*self.back_to_ranks(), *self.back_from_ranks()]
+        *into, _ = self.attention()
+        products = [self.product(matrix, "dgrad") for matrix in reversed(into)]
+        summed = self.summed(products[-1], self.product(into[-1], "wgrad"), True, QKV)
+        return [*self.gather_again(products[0]), *products[:-1], *summed]
 
     @cached_property
     def attention_weights(self) -> list:
@@ -321,7 +325,8 @@ class LayerLists(AttentionLists, ExpertLists):
         return {
             f"{matrix.name} {sides[matrix.split]}"
             for matrix in matrices
-            if self.shape.hidden in (matrix.inputs, matrix.outputs) and matrix.split in sides
+            if matrix.split in sides
+            and (self.gathers_ranks or self.shape.hidden in (matrix.inputs, matrix.outputs))
         }
 
 

@@ -142,12 +142,8 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
     shape, tp = lists.shape, lists.share.tp
     widths = (shape.heads + lists.kv_heads) * (shape.head_dim + shape.value_dim) / tp
     if from_ranks and shape.latent:
-        widths = (
-            shape.heads * shape.value_dim / tp
-            + shape.latent.query_rank
-            + shape.latent.kv_rank
-            + shape.latent.rope_dim
-        )
+        ranks = (shape.latent.query_rank + shape.latent.kv_rank) * lists.rows_of_ranks / lists.share.rows
+        widths = shape.heads * shape.value_dim / tp + ranks + shape.latent.rope_dim
     cast = input_bytes(lists) % lists.itemsize * shape.heads * shape.value_dim / tp  # of what attention gives
     kept = lists.share.rows * (widths * lists.itemsize + cast)
     return normed_bytes(lists, ATTENTION) + kept + mask_bytes(lists)

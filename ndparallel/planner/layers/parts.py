@@ -25,6 +25,7 @@ from ndparallel.planner.software import Stack
 
 ATTENTION, MLP = 0, 1  # the halves of a layer
 IN_CHUNKS = ("all", "products")  # of tp_overlap: where products are cut, and collectives with them
+TO_RANKS = ("query_down", "kv_down")  # from hidden to latent attention's ranks
 KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8
 
 
@@ -79,7 +80,7 @@ class LayerParts:
 
     def product(self, matrix: Linear, side: str, rows=None) -> Operation:
         """The matmul of one matrix: forward, dgrad or wgrad."""
-        rows = self.share.rows if rows is None else rows
+        rows = self.rows_of(matrix) if rows is None else rows
         inputs = matrix.inputs / (self.share.tp if matrix.split == "rows" else 1)
         outputs = matrix.outputs / (self.share.tp if matrix.split == "columns" else 1)
         m, n, k = matmul_shape(side, rows, inputs, outputs)
@@ -88,6 +89,19 @@ class LayerParts:
         return self.matmul(
             f"{matrix.name} {side}", m, n, k, dtype, accumulate=side == "wgrad" and self.stack.accumulates
         )
+
+    def rows_of(self, matrix: Linear):
+        """The rows that a matrix multiplies: a shard's, where its result is gathered and not its input."""
+        return self.rows_of_ranks if matrix.name in TO_RANKS else self.share.rows
+
+    @property
+    def rows_of_ranks(self):
+        return self.share.shard if self.gathers_ranks else self.share.rows
+
+    @property
+    def gathers_ranks(self) -> bool:
+        """Whether tp ranks gather latent attention's ranks, and not what these are made of."""
+        return self.stack.latent_on_shards and self.shape.latent is not None
 
     def weights(self, matrices) -> list:
         """The gradients of matrices, which are given in the order of the forward pass."""
@@ -187,16 +201,17 @@ class LayerParts:
 
     # ---- tensor parallelism (Korthikanti et al. 2205.05198, sections 3 and 4.2)
 
-    def gather(self, beside: Operation, matrices: int = 1) -> list:
-        """Gather the rows of a column matrix, or of several side by side: without sequence parallelism every
-        rank has all of them already. A compiler sees that matrices gather the same."""
+    def gather(self, beside: Operation, matrices: int = 1, width: int = 0) -> list:
+        """Gather the rows, of `width` numbers (0: hidden), of a column matrix, or of several side by side:
+        without sequence parallelism every rank has all of them already. A compiler sees that matrices gather
+        the same."""
         if not self.share.sequence_parallel:
             return []
-        one = self.exchange("all_gather", beside, self.stack.tp_overlap in IN_CHUNKS)
+        one = self.exchange("all_gather", beside, self.stack.tp_overlap in IN_CHUNKS, width=width)
         times = matrices if self.stack.tp_by_matrix and self.stack.fusion != "compiled" else 1
         return [one, *self.joined(one, self.share.micro_batch > 1)] * times
 
-    def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list:
+    def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1, width: int = 0) -> list:
         """Sum the parts that a row matrix makes, or the dgrad of column matrices."""
         if not anywhere(self.share.tp > 1):
             return []
@@ -204,7 +219,8 @@ class LayerParts:
         overlap = self.stack.tp_overlap
         whole = backward and overlap in ("backward", "all")
         hidden = whole or overlap == "all" or (overlap == "products" and not (backward and matrices > 1))
-        one = self.exchange(collective, beside, hidden, math.inf if whole else self.share.tp)
+        chunks = math.inf if whole else self.share.tp
+        one = self.exchange(collective, beside, hidden, chunks, width)
         cut = self.joined(one, True) if self.share.sequence_parallel else []
         return [*cut, one] * (matrices if self.stack.tp_by_matrix else 1)
 
@@ -227,18 +243,21 @@ class LayerParts:
         sent = [item for one in sums for item in (costs.part(product, parts), Start(one))]
         return [*sent, *map(Wait, sums)]
 
-    def gather_again(self, beside: Operation) -> list[CollectiveOp]:
+    def gather_again(self, beside: Operation, width: int = 0) -> list[CollectiveOp]:
         """The input of a column matrix, for its wgrad, where only the shard was kept."""
         if not (self.stack.keeps_shards and self.share.sequence_parallel):
             return []
-        return [self.exchange("all_gather", beside, self.stack.tp_overlap != "none", math.inf)]
+        return [self.exchange("all_gather", beside, self.stack.tp_overlap != "none", math.inf, width)]
 
-    def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> CollectiveOp:
+    def exchange(
+        self, collective: str, beside: Operation, hidden: bool, chunks=None, width: int = 0
+    ) -> CollectiveOp:
+        size = self.activation_bytes * (width or self.shape.hidden) / self.shape.hidden
         return CollectiveOp(
             f"tp {collective}",
             collective,
             "tp",
-            self.activation_bytes * self.share_that_travels(collective, beside),
+            size * self.share_that_travels(collective, beside),
             beside if hidden else None,
             self.share.tp if chunks is None else chunks,
         )
