@@ -107,21 +107,21 @@ def register(collective: str, name: str, seconds: Callable[..., Any], **more: An
 
 @register("reduce_scatter", "ring", lambda p, a, b: (p - 1) * (a + b / p), ring_passes=1)
 def ring_reduce_scatter(me: Member, pieces: list[Array], combine: Callable) -> None:
-    """Pass on the piece combined last and add to the next: after p - 1 steps, rank r has the whole sum of
+    """Pass on the piece combined last and add to the next: after p - 1 hops, rank r has the whole sum of
     piece r."""
     p, r = me.size, me.index
-    for step in range(p - 1):
-        me.send(r + 1, pieces[(r - step - 1) % p])
-        me.receive(r - 1, pieces[(r - step - 2) % p], combine)
+    for hop in range(p - 1):
+        me.send(r + 1, pieces[(r - hop - 1) % p])
+        me.receive(r - 1, pieces[(r - hop - 2) % p], combine)
 
 
 @register("all_gather", "ring", lambda p, a, b: (p - 1) * (a + b / p), ring_passes=1)
 def ring_all_gather(me: Member, pieces: list[Array]) -> None:
-    """Pass on the piece received last: after p - 1 steps everybody has all."""
+    """Pass on the piece received last: after p - 1 hops everybody has all."""
     p, r = me.size, me.index
-    for step in range(p - 1):
-        me.send(r + 1, pieces[(r - step) % p])
-        me.receive(r - 1, pieces[(r - step - 1) % p])
+    for hop in range(p - 1):
+        me.send(r + 1, pieces[(r - hop) % p])
+        me.receive(r - 1, pieces[(r - hop - 1) % p])
 
 
 @register("all_reduce", "ring", lambda p, a, b: 2 * (p - 1) * (a + b / p), ring_passes=2)

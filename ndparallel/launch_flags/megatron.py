@@ -107,6 +107,7 @@ def environment(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """One hardware queue keeps tp's and cp's communication in order before Blackwell; FSDP, and rows beside
     another microbatch, need several."""
     if plan.zero >= 2:
+        yield "# FSDP's messages travel beside compute in hardware queues of their own: one queue is too few."
         yield "unset CUDA_DEVICE_MAX_CONNECTIONS"
     elif sends_rows_beside(job, plan):
         yield "export CUDA_DEVICE_MAX_CONNECTIONS=32"

@@ -1,7 +1,7 @@
 """Step your own shard.
 
 Every GPU keeps AdamW's two moments of every weight: twice the memory of the weights themselves,
-and four times the same. But an all-reduce has two halves, and between them each GPU holds the
+and all four GPUs keep identical copies. But an all-reduce has two halves, and between them each GPU holds the
 finished mean of its own shard. Step there, and the moments of one shard are enough:
 
         gradients ─ reduce-scatter ─> my shard's mean ─ step ─> my shard's weights ─ all-gather ─> all weights
