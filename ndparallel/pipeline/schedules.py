@@ -304,7 +304,8 @@ def _dualpipev_end(at: RankSide) -> Program:
     spelled="vhalf",
 )
 def v_half(at: RankSide) -> Program:
-    """Half of 1F1B's memory and half of its bubble: a block goes slowly down the V and fast up."""
+    """On many ranks half of 1F1B's memory and half of its bubble: a block goes slowly down the V and fast
+    up."""
     turn, room = (0 if at.ranks % 2 else 3), 2 * ((at.ranks + 2) // 2)
     block = slow_down(at.ranks, turn)
     full = NEVER if at.ranks % 2 else block[-1] - PERIOD // 2  # when the first microbatch is nearly back
@@ -322,8 +323,8 @@ def v_half(at: RankSide) -> Program:
     spelled="vmin",
 )
 def v_min(at: RankSide) -> Program:
-    """A third of 1F1B's memory, the least, and about two thirds of its bubble: a block never waits on its
-    way."""
+    """On many ranks a third of 1F1B's memory, the least, and about two thirds of its bubble: a block never
+    waits on its way."""
     turn, room = (2, 0, 3)[at.ranks % 3], 2 * ((at.ranks + 4) // 3)
     memory_binds = at.microbatches >= room - 1
     ordered_from = ALWAYS if at.ranks % 3 == 1 and memory_binds else NEVER

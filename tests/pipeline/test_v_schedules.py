@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.pipeline.catalog import names_in
+from ndparallel.pipeline.catalog import RECIPES, build, names_in
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.work import Work
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict
@@ -49,3 +51,21 @@ def test_a_search_of_plans_tries_them_only_where_they_are_named():
 
 def test_no_framework_that_is_launched_has_them():
     assert not any({*names_in(framework)} & {*NAMES} for framework in ("megatron", "torchtitan"))
+
+
+@pytest.mark.parametrize(("name", "memory", "bubble"), [("v-half", 1 / 2, 1 / 2), ("v-min", 1 / 3, 2 / 3)])
+def test_the_shares_of_1f1bs_memory_and_bubble_are_those_of_many_ranks(name, memory, bubble):
+    assert "On many ranks" in RECIPES[name].summary
+    few, many = (shares_of_1f1b(name, ranks) for ranks in (4, 48))
+    assert few[0] >= memory + 1 / 6 - 1e-9 and abs(few[1] - bubble) > 0.03  # of four ranks it is not true
+    assert many == pytest.approx((memory, bubble), abs=0.025)
+
+
+def shares_of_1f1b(name: str, ranks: int) -> tuple[float, float]:
+    """Return what a schedule holds and how long it waits beside 1F1B, with two microbatches a rank."""
+    held, waits = [], []
+    for schedule in (build(name, ranks, 2 * ranks), build("1f1b", ranks, 2 * ranks)):
+        timing = time_schedule(schedule, Work.of_whole_stages(schedule.chunks))
+        held.append(max(timing.peak_held) / schedule.chunks)
+        waits.append(timing.makespan - 3 * 2 * ranks)
+    return held[0] / held[1], waits[0] / waits[1]
