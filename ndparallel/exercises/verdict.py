@@ -18,6 +18,7 @@ from ndparallel.drawing.history import Timeline
 from ndparallel.drawing.schedule_picture import columns_per_second, draw, left_out
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.lessons.registry import ROOT
 from ndparallel.pipeline.timing import Timing
 from ndparallel.results.printing import prose
 from ndparallel.results.tables import quiet_table
@@ -73,7 +74,8 @@ def reasons(exercise: Exercise, mark: str, yours: Attempt, par: Attempt) -> Iter
     if mark == PASSED:
         yield exercise.over_par(yours, par)
     else:
-        yield f"What you learned: {exercise.learned} More: {exercise.page}."
+        more = f" More: {exercise.page}." if (ROOT / exercise.page).exists() else ""
+        yield f"What you learned: {exercise.learned}{more}"
 
 
 def headline(mark: str, yours: Mapping[str, float], par: Mapping[str, float]) -> str:

@@ -17,7 +17,7 @@ from ndparallel.exercises.grade import graded, par_of
 from ndparallel.exercises.runs import in_pipeline
 from ndparallel.exercises.tasks import fill_the_bubble, no_bubble
 from ndparallel.exercises.template import is_solution, template
-from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict
+from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict, judge
 from ndparallel.pipeline.timing import Timing
 
 FEWEST_ANSWERS = 3  # wrong or slow ones, of each exercise
@@ -153,3 +153,12 @@ def test_an_answer_shares_nothing_between_gpus(tmp_path):
     with pytest.raises(NotBegun):
         path.write_text("def all_reduce(gpu, array, ranks):\n    ...\n", "utf-8")
         ReadersAnswer(path, exercise)
+
+
+def test_a_verdict_names_a_page_only_where_it_can_be_read(monkeypatch, tmp_path):
+    exercise = find("ring")
+    told = " ".join(judge(exercise, par("ring"), par("ring")).sentences)
+    assert told.endswith("More: docs/book/1d.md.")
+    monkeypatch.setattr("ndparallel.exercises.verdict.ROOT", tmp_path)  # as where it was installed by pip
+    told = " ".join(judge(exercise, par("ring"), par("ring")).sentences)
+    assert "docs/" not in told and exercise.learned in told
