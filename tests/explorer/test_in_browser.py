@@ -125,6 +125,24 @@ def test_a_link_restores_what_was_set(tab):
     assert tab.page.locator("#knob-schedule").input_value() == "zb-v"
 
 
+def test_waiting_is_hatched_and_every_part_of_the_step_is_named(tab):
+    tab.open("#cut")
+    parts = [part["name"].removeprefix("waits for ") for part in cut.answer({})["parts"]]
+    bars = tab.page.locator("svg[aria-label^='compute: ']")
+    assert {"tp", "pp", "dp"} < set(parts) <= set(bars.locator("text").all_text_contents())
+    assert bars.locator("rect[fill='url(#hatch)'][data-says]").count() == 3
+    assert tab.page.locator("rect[fill='var(--waiting)'][data-says]").count() == 0
+    hatched = tab.page.locator("rect[fill='url(#hatch)']")
+    assert hatched.evaluate_all("all => all.every((each) => each.closest('svg').querySelector('#hatch'))")
+
+
+def test_the_timeline_says_what_the_colours_of_its_memory_strips_are(tab):
+    tab.open("#timeline")
+    kinds = cut.answer({})["memory"]["kinds"]
+    for kind in kinds:
+        assert tab.page.locator("#screen .legend li", has_text=re.compile(rf"{kind}$")).count() >= 1, kind
+
+
 def test_a_ring_begins_at_its_start_and_outlines_only_what_has_just_arrived(tab):
     tab.open("#ring")
     assert tab.page.locator("output[for=hop]").inner_text() == "start"

@@ -52,6 +52,8 @@ function table(heads, rows) {
 
 // The colour of an activity, as a variable of the page's style: it follows light and dark by itself.
 const colour = (name) => `var(--${name.replaceAll(" ", "-")})`;
+// What fills a piece of a picture: waiting is hatched, so that it is not taken for the backward pass.
+const fill = (name) => (name === "waiting" ? "url(#hatch)" : colour(name));
 const letter = (name) => (KNOWN.paints[name] || ["", "", "?"])[2];
 
 function paint() {
@@ -62,12 +64,15 @@ function paint() {
   for (const name of ["ground", "ink", "faint", "grid", "accent"]) set(name, KNOWN[name][dark]);
 }
 
+const STRIPES = `repeating-linear-gradient(-45deg, ${colour("waiting")} 0 3px, var(--ground) 3px 5px)`;
+
 function legend(names) {
   const words = names.includes("weight") ? KNOWN.split : {};
   const item = (name) => {
     const mark = element("i", { "aria-hidden": "true" }, letter(name));
-    mark.style.background = colour(name);
+    mark.style.background = name === "waiting" ? STRIPES : colour(name);
     mark.style.color = inkOn(name);
+    if (name === "waiting") mark.textContent = "\u00a0";
     return element("li", {}, mark, words[name] || name.replace("memory ", ""));
   };
   return element("ul", { class: "legend" }, names.map(item));
@@ -154,6 +159,13 @@ addEventListener("keydown", ({ key }) => {
 });
 
 // --------------------------------------------------------------------------------------------- pictures to keep
+
+// The hatching of a picture that has waiting in it.
+function hatch() {
+  const tile = { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
+  const stripe = svg("path", { d: "M0 0v5", stroke: "var(--ground)", "stroke-width": 2.4 });
+  return svg("defs", {}, svg("pattern", tile, rectAt(0, 0, 5, 5, { fill: colour("waiting") }), stripe));
+}
 
 // A picture with buttons that save it.
 function savable(name, picture) {

@@ -154,7 +154,7 @@ function numbers(answer, shown) {
 // Bars of one step: this set-up, the pinned one, and the work itself spread over all GPUs.
 function stepBars(answer) {
   const sets = [["this", answer], ...(answer.pinned ? [["pinned", answer.pinned]] : [])],
-    end = sets.length * 46;
+    end = sets.length * BARS.lane;
   const longest = Math.max(...sets.map(([, each]) => each.row.step_seconds)),
     perSecond = (BARS.width - BARS.left) / longest;
   const text = answer.parts.map((part) => `${part.name}: ${part.text}`);
@@ -166,7 +166,8 @@ function stepBars(answer) {
       BARS.width,
       end + 22,
       text.join("; "),
-      sets.map(([name, each], at) => [textAt(name, 0, at * 46 + 21), stepBar(each.parts, at * 46, perSecond)]),
+      hatch(),
+      sets.map(([name, each], at) => [textAt(name, 0, at * BARS.lane + 21), stepBar(each.parts, at * BARS.lane, perSecond)]),
       idealLine(answer.row, end, perSecond),
     ),
     element(
@@ -177,22 +178,43 @@ function stepBars(answer) {
   );
 }
 
-const BARS = { left: 54, width: 440 }; // of a picture
+const BARS = { left: 54, width: 440, lane: 52 }; // of a picture
 const BAR_COLOURS = { compute: "other", optimizer: "optimizer", bubble: "idle", "stage imbalance": "idle" }; // all else is waiting
 
 function stepBar(parts, y, perSecond) {
   let x = BARS.left;
-  return parts.map(({ name, seconds, text }) => {
+  const slivers = [];
+  const boxes = parts.map(({ name, seconds, text }) => {
     const wide = seconds * perSecond,
+      short = name.replace(/^(waits for|exposed) /, ""),
+      isInside = wide > 7 * short.length + 8,
       activity = BAR_COLOURS[name] || "waiting",
       stroke = activity === "idle" ? "var(--grid)" : "var(--ground)";
     x += wide;
+    if (!isInside) slivers.push({ name: short, middle: x - wide / 2 });
     return [
-      rectAt(x - wide, y + 4, wide, 26, { fill: colour(activity), stroke, "data-says": `${name}: ${text}` }),
-      wide > 9 * name.length && textAt(name, x - wide + 5, y + 21, { fill: inkOn(activity) }),
+      rectAt(x - wide, y + 4, wide, 26, { fill: fill(activity), stroke, "data-says": `${name}: ${text}` }),
+      isInside && textAt(short, x - wide + 5, y + 21, { fill: inkOn(activity), ...around(activity) }),
     ];
   });
+  return [boxes, sliverNames(slivers, y + 30)];
 }
+
+// The names of parts that are too narrow for them: below, side by side, each with a line to its part.
+function sliverNames(slivers, y) {
+  const half = ({ name }) => 3.5 * name.length + 3;
+  let free = 0;
+  for (const each of slivers) free = (each.place = Math.max(each.middle, free + half(each))) + half(each);
+  let last = BARS.width;
+  for (const each of [...slivers].reverse()) last = (each.place = Math.min(each.place, last - half(each))) - half(each);
+  return slivers.map(({ name, middle, place }) => [
+    lineAt(middle, y, place, y + 5, { stroke: "var(--faint)" }),
+    textAt(name, place, y + 15, { "text-anchor": "middle", class: "faint" }),
+  ]);
+}
+
+// Letters on hatching have its colour around them.
+const around = (activity) => (activity === "waiting" ? { stroke: colour(activity), "stroke-width": 5, "paint-order": "stroke" } : {});
 
 function idealLine({ efficiency, step_seconds }, end, perSecond) {
   if (!efficiency) return null;

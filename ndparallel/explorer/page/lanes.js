@@ -44,6 +44,7 @@ function timelinePicture(answer, options) {
       role: "img",
       "aria-label": `timeline of ${answer.row.name}, ${answer.cells.step}`,
     },
+    hatch(),
     rows.map((row) => laneOf(row, view)),
     rows.filter((row) => row.strip).map((row) => memoryStrip(answer.memory, row.lane.ranks[0], row.strip, view)),
     lineAt(left, end, width, end, { class: "line" }),
@@ -79,7 +80,7 @@ function spanOf([start, end, activity, what, text], lane, y, thick, view) {
     b = view.x(end);
   const words = `${view.who} ${ranges(lane.ranks)}, ${doing(activity, what)}: ${text}`;
   return [
-    rectAt(a, y, Math.max(b - a, 0.3), thick, { fill: colour(activity), "data-says": words }),
+    rectAt(a, y, Math.max(b - a, 0.3), thick, { fill: fill(activity), "data-says": words }),
     b - a > 14 && isCompute(lane) && !lane.actions.length && inside(letter(activity), activity, a, b, y + thick * 0.75),
   ];
 }

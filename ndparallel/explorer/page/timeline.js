@@ -24,6 +24,8 @@ async function showTimeline(screen, setup) {
     moment(answer, picture, shown),
     savable("timeline", picture),
     activities(answer),
+    element("p", { class: "what" }, "The strip below a GPU's lanes is what it holds:"),
+    legend(answer.memory.kinds.map((kind) => `memory ${kind}`)),
     other
       ? element("section", {}, element("h2", {}, `pinned: ${other.row.name}, ${other.cells.step}`), laterTimeline(other, options))
       : null,
