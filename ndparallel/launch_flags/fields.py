@@ -98,6 +98,7 @@ DISPATCHERS = {  # DeepEP's and HybridEP's ask for probabilities in float32
     "hybridep": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep "
     "--moe-router-dtype fp32",
 }
+FUSED = {"fused_permutation": "--moe-permute-fusion", "fused_router": "--moe-router-fusion"}
 GRAPHS = {
     "": "",
     **{

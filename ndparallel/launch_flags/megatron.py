@@ -45,6 +45,8 @@ FREE = (  # of a software stack: what flags choose
         "scales_gradients",
         "cast_weights",
         "dispatcher",
+        "fused_permutation",
+        "fused_router",
         "sequence_parallel",
         "selective",
         "cp_gathers",
@@ -295,6 +297,7 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if job.shape.experts:
         yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"
         yield fields.DISPATCHERS[dispatcher_of(job, plan)]
+        yield from (flag for name, flag in fields.FUSED.items() if getattr(job.stack, name))
     yield from graph_flags(job)
 
 

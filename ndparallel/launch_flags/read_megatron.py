@@ -227,6 +227,8 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         dispatcher=dispatcher_from(flags) if shape.experts and plan.ep > 1 else base.dispatcher,
         hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
         graphs=graphs_from(flags),
+        fused_permutation=flags.has(fields.FUSED["fused_permutation"]),
+        fused_router=flags.has(fields.FUSED["fused_router"]),
     )
 
 

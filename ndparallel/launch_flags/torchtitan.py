@@ -277,6 +277,13 @@ RULES = (
         ),
     ),
     LaunchRule(
+        lambda job, plan: job.stack.fused_permutation or job.stack.fused_router,
+        lambda job, plan: torchtitan_lacks(
+            "kernels of Transformer Engine for router and permutation",
+            "leave --fused-permutation and --fused-router out",
+        ),
+    ),
+    LaunchRule(
         lambda job, plan: bool(job.stack.graphs),
         lambda job, plan: torchtitan_lacks(
             "switch for just what these CUDA graphs hold", "leave --cuda-graphs out"

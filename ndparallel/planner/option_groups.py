@@ -116,10 +116,20 @@ def add_software(software: Group) -> None:
     )
 
 
+FUSED = (  # what a software stack may fuse, and Megatron's flag of it
+    ("--fused-permutation", "--moe-permute-fusion", "rows are permuted for their experts"),
+    ("--fused-router", "--moe-router-fusion", "scores are made and the best experts chosen"),
+)
+
+
 def add_routing(router: Group) -> None:
     router.add_argument(
         "--dispatcher", choices=DISPATCHERS, help="how rows get to experts (default: the software's)"
     )
+    for option, megatrons, kernels in FUSED:
+        router.add_argument(
+            option, megatrons, action="store_true", help=f"{kernels} in Transformer Engine's fused kernels"
+        )
     router.add_argument(
         "--routing-imbalance",
         help="rows of the busiest rank's experts / their mean (default 1)",

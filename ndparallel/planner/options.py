@@ -45,6 +45,8 @@ JOB_DEFAULTS: dict[str, Any] = {
     "routing_imbalance": 1.0,
     "capacity_factor": None,
     "dispatcher": None,
+    "fused_permutation": False,
+    "fused_router": False,
     "cuda_graphs": None,
     "context_parallel": None,
     "cp_comm_type": None,
@@ -183,10 +185,12 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
     stack = travelling(stack, arguments)
     switches = {"dispatcher": arguments.dispatcher, "graphs": arguments.cuda_graphs}
-    given = {name: word.replace("none", "") for name, word in switches.items() if word}
+    given: dict[str, Any] = {name: word.replace("none", "") for name, word in switches.items() if word}
+    given |= {name: True for name in ("fused_permutation", "fused_router") if getattr(arguments, name)}
     if given and stack.executed:
         raise UserError(
-            "--dispatcher and --cuda-graphs are of other software than the lessons' own: leave them out."
+            "--dispatcher, --fused-permutation, --fused-router and --cuda-graphs are of other software than "
+            "the lessons' own: leave them out."
         )
     stack = replace(stack, **given)
     if arguments.overlap is not None and stack.grid:

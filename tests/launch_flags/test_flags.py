@@ -131,6 +131,9 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         dropout=draw(st.booleans()),
     )
     stack = replace(stack, dispatcher=draw(st.sampled_from([*fields.DISPATCHERS]))) if plan.ep > 1 else stack
+    if job.shape.experts:
+        stack = replace(stack, fused_permutation=draw(st.booleans()), fused_router=draw(st.booleans()))
+    stack = replace(stack, gradient_bytes=draw(st.sampled_from([2, 4])))
     stack = replace(stack, cp_gathers=cp > 1 and draw(st.booleans()))
     if plan.recompute == "selective":
         plan = replace(
@@ -295,6 +298,24 @@ def test_megatron_says_for_which_imbalance_a_script_is_planned(imbalance, told):
 
 def on(job: TrainingJob, **stack: Any) -> TrainingJob:
     return replace(job, stack=replace(job.stack, **stack))
+
+
+def test_fused_kernels_of_router_and_permutation_are_asked_for_priced_and_written(capsys):
+    """As --what-if has them, in Megatron's words too."""
+    mixture = ["--model", "mixtral-8x7b", "--gpus", "64", "--global-batch", "256", "--ep", "8", "--zero", "1"]
+    seconds = []
+    for words in ([], ["--fused-permutation"], ["--moe-permute-fusion", "--fused-router"]):
+        main(["plan", *mixture, *words, "--json", "--emit", "megatron"])
+        found = json.loads(capsys.readouterr().out)
+        seconds.append(found["step_seconds"])
+        assert ("--moe-permute-fusion" in found["launch"]) == bool(words)
+        assert ("--moe-router-fusion" in found["launch"]) == (len(words) == 2)
+    assert seconds[0] > seconds[1] > seconds[2]
+    fused = on(job_of("qwen3-30b-a3b", "torchtitan"), fused_router=True)
+    with pytest.raises(UserError, match="leave --fused-permutation and --fused-router out"):
+        emit_torchtitan(fused, Plan(dp=8, zero=3))
+    assert main(["plan", *mixture, "--software", "pocket", "--fused-router"]) == 2
+    assert "of other software than the lessons' own" in capsys.readouterr().err
 
 
 def test_rows_beside_another_microbatch_and_graphs_are_written_with_what_they_need():
