@@ -162,6 +162,7 @@ def refuse_other_layers(shape: ModelShape) -> None:
         (shape.norms != "before", "norms behind attention and MLP, or one norm for both"),
         (shape.qk_norm == "width", "a norm over all heads of queries, and of keys, together"),
         (shape.embedding_norm, "a norm of the embedding"),
+        (shape.sinks, "attention with sinks (--softmax-type learnable), and the activation beside it"),
         ("head" in shape.biases, "a bias of the head"),
     ):
         if there:

@@ -207,6 +207,23 @@ def test_unusual_variants_are_counted_as_transformers_builds_them(count, entries
     assert parameters(entries).total == count
 
 
+@pytest.mark.parametrize(
+    ("layers", "experts", "total", "active"),
+    [(24, 32, 20_914_757_184, 3.61), (36, 128, 116_829_156_672, 5.13)],
+)
+def test_gpt_oss_has_biases_of_experts_and_router_and_a_sink_of_every_head(layers, experts, total, active):
+    """As their checkpoints on the Hub are counted; of a token without the embedding (2508.10925, table 1)."""
+    sizes = {"hidden_size": 2880, "intermediate_size": 2880, "vocab_size": 201088, "head_dim": 64}
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8, "sliding_window": 128}
+    moe = {"num_hidden_layers": layers, "num_local_experts": experts, "num_experts_per_tok": 4}
+    shape = shape_of(tiny("gpt_oss", **sizes, **heads, **moe), "gpt-oss", "")
+    counted = shape.parameters()
+    assert counted.total == total
+    assert round((counted.active - counted.token_embedding) / 1e9, 2) == active
+    assert shape.whole_layers == (*range(1, layers, 2),)
+    assert any("sinks" in note for note in shape.notes)
+
+
 def test_deepseek_v3_and_its_prediction_layer_make_up_its_checkpoint():
     """The Hub counts 3918786560 bf16, 680571043840 fp8 and, but for scales, 15104 fp32 numbers; the
     prediction layer has a projection of 2 x hidden, three norms, and copies of the embedding and the head

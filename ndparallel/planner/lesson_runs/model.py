@@ -13,6 +13,7 @@ LIKE_LLAMA = (  # fields of a shape that the lessons' model has as they are wher
     "biases",
     "norms",
     "qk_norm",
+    "sinks",
     "embedding_norm",
     "parallel",
     "prediction_layers",

@@ -20,6 +20,7 @@ from ndparallel.planner.models.parts_of_config import (
     deepseek_v3_experts,
     falcon_words,
     glm4_words,
+    gpt_oss_experts,
     latent_attention,
     mixtral_experts,
     neox_words,
@@ -80,6 +81,7 @@ class Family:
     bias_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     norms: str = "before"
     qk_norm: str = ""
+    sinks: bool = False
     embedding_norm: bool = False
     parallel: bool = False
     full_every: int = 0
@@ -202,6 +204,15 @@ GEMMA3 = replace(
     qk_norm="head",
     full_every=6,
 )
+GPT_OSS = Family(
+    "GptOssConfig",
+    {"head_dim": 64, "tied": False, "attention_bias": True},
+    biases=("mlp",),
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    sinks=True,
+    full_every=2,
+    experts=gpt_oss_experts,
+)
 GPT_NEOX = Family(
     "GPTNeoXConfig",
     {
@@ -299,6 +310,7 @@ FAMILIES = {
     "glm4_moe": GLM4_MOE,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
+    "gpt_oss": GPT_OSS,
     "gpt_neox": GPT_NEOX,
     "falcon": FALCON,
     "bloom": BLOOM,
@@ -318,7 +330,6 @@ class Refusal(NamedTuple):
 LINEAR = "most of its layers are linear attention, which is no layer here"
 MAMBA = "most of its layers are state spaces (Mamba), which are no layer here"
 REFUSED = {
-    "gpt_oss": Refusal("its experts have biases, and its attention has sinks", "qwen3_moe"),
     "llama4": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
     "llama4_text": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
     "qwen3_next": Refusal(LINEAR, "qwen3_moe"),

@@ -125,6 +125,7 @@ def build(config: Config, family: Family) -> dict[str, Any]:
         "positions": config.size("positions") if family.position == "learned" else 0,
         "biases": tuple(bias for bias in BIASES if bias in biases),
         "qk_norm": family.qk_norm,
+        "sinks": family.sinks,
         "embedding_norm": family.embedding_norm,
         "parallel": family.parallel,
         "tied_embeddings": config.flag("tied"),
@@ -144,6 +145,11 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
         yield "Only text_config, the language model, is counted; what sees or hears is left out."
     if shape.parallel:
         yield "Attention and MLP read the same input; they are priced one after the other."
+    if shape.sinks:
+        yield (
+            "Attention's sinks and the biases of experts are counted, but take no time; the activation is "
+            "priced as SwiGLU without its clamps."
+        )
     if shape.prediction_layers:
         yield (
             f"Multi-token prediction adds {count(shape.prediction_layers, 'layer')} and the head again, on "

@@ -25,6 +25,10 @@ def mixtral_experts(config: Config) -> Experts:
     return Experts(config.size("experts"), config.size("top_k"), config.size("ffn"))
 
 
+def gpt_oss_experts(config: Config) -> Experts:
+    return replace(mixtral_experts(config), router_bias=True)
+
+
 def qwen3_experts(config: Config) -> Experts:
     every, listed = config.size("every"), config.layer_numbers("dense_layers")
     dense = tuple(layer for layer in range(config.size("layers")) if layer in listed or (layer + 1) % every)

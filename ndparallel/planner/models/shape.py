@@ -145,7 +145,8 @@ class ModelShape:
 
     `positions` is the number of learned positions, which are parameters; 0 for rotary and ALiBi. `biases`
     names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `norms` says where a layer's norms
-    stand, `qk_norm` over what queries and keys are normed. `parallel` attention and MLP read the same input
+    stand, `qk_norm` over what queries and keys are normed; with `sinks` every head has a
+    number that its scores are weighed against. `parallel` attention and MLP read the same input
     and are summed. A query sees the last `window` tokens, itself among them, but in `whole_layers` (their
     numbers, from 0); 0 is the whole sequence. With `latent` attention `head_dim` is the width of a query,
     nope + rope. `ffn` is the width of a dense MLP, whether or not a layer has one. `notes` says in sentences
@@ -167,6 +168,7 @@ class ModelShape:
     biases: tuple[str, ...] = ()
     norms: str = "before"
     qk_norm: str = ""
+    sinks: bool = False
     embedding_norm: bool = False
     parallel: bool = False
     tied_embeddings: bool = False
@@ -286,7 +288,7 @@ class ModelShape:
             token_embedding=table,
             position_embedding=self.positions * self.hidden,
             embedding_norm=norm * self.embedding_norm,
-            attention=count(self.attention()) + sum(self.attention_norms()),
+            attention=count(self.attention()) + sum(self.attention_norms()) + self.heads * self.sinks,
             dense_mlp=count(self.mlp(self.ffn)),
             router=count(some.router(self.hidden)) if some else 0,
             expert=count(self.mlp(some.ffn)) if some else 0,
