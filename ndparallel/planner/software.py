@@ -174,7 +174,7 @@ class Stack:
     in_order: bool = False
     # tp cuts experts too: rows go over ep, and from there to all tp ranks (else ep ranks have whole experts)
     expert_tp: bool = False
-    experts_in_turn: bool = False  # a rank's experts are multiplied one after another, with all their kernels
+    experts_in_turn: bool = False  # each kernel is launched for one of a rank's experts after another
     # the router's kernels and messages one by one: choosing, counting, permuting, sorting and combining rows,
     # balancing, the gradient of its weights (else a rough number of launches)
     routing_in_full: bool = False

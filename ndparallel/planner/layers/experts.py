@@ -218,12 +218,16 @@ class ExpertLists(LayerParts):
         return self.moe.ffn / self.share.tp if self.stack.expert_tp else self.moe.ffn
 
     def inner(self, backward: bool) -> list[Operation]:
-        """The rank's experts: side by side, or one after another."""
+        """The rank's experts: each kernel once for all of them, or for one after another."""
         side = "dgrad" if backward else "forward"
         up, down = self.grouped("up", side), self.grouped("down", side)
         middle = [] if self.stack.fused_experts else [self.expert_activation(backward)]
         one = [down, *middle, up] if backward else [up, *middle, down]
-        return one * int(self.local_experts) if self.stack.experts_in_turn else one
+        return [kernel for kernel in one for _ in range(self.turns)]
+
+    @property
+    def turns(self) -> int:
+        return int(self.local_experts) if self.stack.experts_in_turn else 1
 
     def expert_activation(self, backward: bool) -> Operation:
         rows = self.received / self.local_experts if self.stack.experts_in_turn else self.received
@@ -235,8 +239,7 @@ class ExpertLists(LayerParts):
         if not self.stack.in_order:
             return [up, down, *shared]
         routers = self.routers("wgrad") if self.stack.routing_in_full else []
-        times = int(self.local_experts) if self.stack.experts_in_turn else 1
-        return [*routers, *shared, *[down] * times, *[up] * times]
+        return [*routers, *shared, *[down] * self.turns, *[up] * self.turns]
 
     def grouped(self, which: str, side: str) -> Operation:
         """One matrix of all the rank's experts: as many products as there are experts on the rank, and as
