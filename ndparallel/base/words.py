@@ -8,6 +8,9 @@ from collections.abc import Sequence
 WIDE = 140  # columns of a table with --wide
 WIDTH = 100  # columns: the most that anything needs, and the width of what is not shown on a terminal
 NO_BREAK = "\u00a0"
+LABELLED_OR_PLAIN = re.compile(
+    r"^(?:(?P<label>\w+ {2,})(?=\S)|(?=\S))(?P<words>.+(?:\n(?(label) {7}|(?!\w+ {2}))\S.*)*)", re.MULTILINE
+)
 SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[numkMGTP]?(?:s|B|FLOP|GPUs?)\b)")
 
 
@@ -43,6 +46,20 @@ def paragraph(words: str, width: int) -> str:
     """Break a text into lines of at most `width` characters."""
     glued = SPACE_BEFORE_UNIT.sub(NO_BREAK, words)
     return "\n".join(textwrap.wrap(glued, width, break_on_hyphens=False)).replace(NO_BREAK, " ")
+
+
+def folded(text: str, width: int) -> str:
+    """Break a docstring's paragraphs anew into lines of at most `width` characters: plain ones, and those
+    with a label ("Idea   ..."), whose lines stand below one another. Indented lines, as of examples, stay as
+    they are."""
+    return LABELLED_OR_PLAIN.sub(
+        lambda found: hanging(found["label"] or "", " ".join(found["words"].split()), width), text
+    )
+
+
+def hanging(label: str, words: str, width: int) -> str:
+    """Write a label and, beside it, a text in lines that end at `width` characters."""
+    return label + paragraph(words, width - len(label)).replace("\n", "\n" + " " * len(label))
 
 
 def ranges(ranks: Sequence[int]) -> str:

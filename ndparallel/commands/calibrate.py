@@ -5,7 +5,7 @@ Idea   The kernels of a training step, by shape and type of number, in rounds: t
 Limit  docs/calibration.md says what is measured and what is not. A machine whose repeated measurements
        spread too far, or that is too busy for three rounds in its time, is not calibrated.
 
-  ndparallel calibrate                          writes here.json, in three minutes at most; --quick in 20 s
+  ndparallel calibrate                          writes here.json, in three minutes; --quick in 20 s
   torchrun --nproc-per-node 4 -m ndparallel calibrate --name node
   ndparallel plan --hardware here.json --gpus 1 --global-batch 8 --sequence 512 --model config.json
 """

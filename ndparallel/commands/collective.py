@@ -7,7 +7,7 @@ Cost   Up to 64 ranks are executed, message by message. More advance in lockstep
        which gives the same seconds; --engine asks for the one or the other.
 Limit  A message costs its latency and its bytes, and nothing else.
 
-  ndparallel collective all_reduce --algorithm ring --ranks 8 --bytes 1e6 --latency 5e-6 --bandwidth 50e9
+  ndparallel collective all_reduce --algorithm ring --ranks 8 --bytes 1e6 --latency 5e-6
   ndparallel collective all_reduce --ranks 4 --show
   ndparallel collective all_reduce --ranks 4096
 """

@@ -2,10 +2,12 @@
 
 import argparse
 import importlib
+import shutil
 import sys
 
 from ndparallel.base.errors import guarded, unknown
 from ndparallel.base.options import Parser
+from ndparallel.base.words import WIDTH, folded, hanging
 from ndparallel.engines.launch import join
 
 COMMANDS = {
@@ -35,8 +37,13 @@ def main(argv: list[str] | None = None) -> int:
     return guarded(lambda: run_command(name, rest))
 
 
+def columns() -> int:
+    """Return how wide help may be: as the terminal, at most WIDTH."""
+    return min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)
+
+
 def overview() -> str:
-    lines = [f"  {name:<12} {summary}" for name, summary in COMMANDS.items()]
+    lines = [hanging(f"  {name:<12} ", summary, columns()) for name, summary in COMMANDS.items()]
     return "\n".join(
         [
             "usage: ndparallel COMMAND [options]",
@@ -69,6 +76,7 @@ def run_command(name: str, rest: list[str]) -> int:
         raise unknown("command", name, COMMANDS)
     command = importlib.import_module(f"ndparallel.commands.{name}")
     form = argparse.RawDescriptionHelpFormatter
-    parser = Parser(f"ndparallel {name}", description=command.__doc__, formatter_class=form)
+    about = folded(command.__doc__ or "", columns())
+    parser = Parser(f"ndparallel {name}", description=about, formatter_class=form)
     command.add_arguments(parser)
     return command.run(parser.parse_args(rest)) or 0

@@ -1,7 +1,7 @@
 """Exercises: you write the parallelism, and the simulator grades it, in simulated seconds and bytes.
 
     ndparallel exercise                    the exercises, chapter by chapter, and how far you are
-    ndparallel exercise ring               write exercises/ring.py, if it is not there; else grade it
+    ndparallel exercise ring               write exercises/ring.py; where it is there, grade it
     ndparallel exercise ring --hint        a hint; --hint 2 and --hint 3 say more
     ndparallel exercise ring --watch       grade it again whenever you save it; Ctrl-C ends
     ndparallel exercise ring --solution    the model solution

@@ -1,10 +1,10 @@
 """Open a page on which every knob of the lessons can be turned: it shows at once what changes, and by which
 command the same numbers come.
 
-    ndparallel explore                start a server on this machine, and open the page in the browser
+    ndparallel explore                start a server here, and open the page in the browser
     ndparallel explore --no-browser   only say where the page is; Ctrl-C ends it
 
-    ndparallel explore --save FILE    write the page with some hundred answers inside, which needs no server
+    ndparallel explore --save FILE    write the page with some hundred answers, for no server
 
 Limit  The server listens on 127.0.0.1 alone. It answers one question at a time; a search and the runs
        of "Predict first" have processes of their own.

@@ -3,7 +3,7 @@
     ndparallel lesson                      the lessons, and where their files are
     ndparallel lesson 1d --gpus 8          run one; all that follows its name are its own options
     ndparallel lesson 1d --help            what these are
-    ndparallel lesson --copy FOLDER        write all lessons' files into a folder, to read and change
+    ndparallel lesson --copy FOLDER        write all lessons' files into a folder, to change them
 
 Limit  A copied lesson runs with the installed package; its reference is the single GPU of the installed 0D.
 """

@@ -6,8 +6,8 @@ Idea   A layer's operations are priced on the hardware, layers make stages, the 
        together). Where no part of the plan is given, all legal plans are compared.
 Limit  docs/planner.md says what is assumed, and docs/validation.md how far measured runs are from it.
 
-  ndparallel plan --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192     finds the fastest plan
-  ndparallel plan --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192 --tp 8 --pp 4 --zero 1
+  ndparallel plan --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192  # search
+  ndparallel plan --model llama-3-70b --gpus 512 --global-batch 512 --tp 8 --pp 4 --zero 1
   ndparallel plan --model config.json --gpus 64 --zero 3 --global-batch 256 --software torchtitan
 """
 

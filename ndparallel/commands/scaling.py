@@ -4,7 +4,7 @@ Idea   Weak scaling gives every GPU the same share of a batch that grows, strong
        among ever more. The job's batch is that of --gpus. Beside the numbers stand the ranges of a table that
        circulates, whose degrees are tried on this job too.
 
-  ndparallel scaling --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192 --svg scaling.svg
+  ndparallel scaling --model llama-3-70b --gpus 512 --global-batch 512 --svg scaling.svg
 """
 
 import argparse

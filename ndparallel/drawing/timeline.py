@@ -15,7 +15,7 @@ Glossary
 import math
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -75,7 +75,14 @@ def gantt(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
                 yield row
         yield Text()
     yield from axis(end, margin, columns)
-    yield from legend(timelines)
+    yield from legend(timelines, width)
+
+
+def ended(line: Text) -> Generator[Text, None, Text]:
+    """Yield a line, and return the one that follows it."""
+    line.rstrip()
+    yield line
+    return Text()
 
 
 def lane_name(lane: Lane) -> str:
@@ -179,16 +186,18 @@ def axis(end: float, margin: int, columns: int) -> Iterator[Text]:
     yield Text(BLANK * margin + times.rstrip(), "dim")
 
 
-def legend(timelines: Sequence[Timeline]) -> Iterator[Text]:
-    """Yield the letters that occur, with their meaning, and what a number and the height of a block say."""
+def legend(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
+    """Yield the letters that occur, with their meaning, in lines that end between two letters, and what a
+    number and the height of a block say."""
     lanes = [lane for timeline in timelines for lane in timeline.lanes]
     seen = {span.activity for lane in lanes for span in lane.spans}
     letters = {span.activity for lane in lanes if lane.stream == COMPUTE for span in lane.spans} | {IDLE}
     text = Text()
     for activity, words in legend_words(letters).items():
+        if len(text) + len(f" x  {words}") > width:
+            text = yield from ended(text)
         text.append(f" {ACTIVITIES[activity].letter} ", style(activity)).append(f" {words}   ")
-    text.rstrip()
-    yield text
+    yield from ended(text)
     if seen & {COMMUNICATION, WAITING}:
         number = (
             "; number: its microbatch"

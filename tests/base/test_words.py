@@ -3,7 +3,7 @@
 import pytest
 
 from ndparallel.base.errors import UserError, chosen, unknown
-from ndparallel.base.words import count, duration, listed, paragraph, three_digits
+from ndparallel.base.words import count, duration, folded, listed, paragraph, three_digits
 
 
 def test_one_is_singular():
@@ -62,3 +62,12 @@ def test_only_what_resembles_the_word_typed_is_suggested():
             str(unknown("command", word, commands))
             == f"unknown command '{word}'. There are: compare, schedule."
         )
+
+
+def test_a_docstrings_paragraphs_are_broken_anew_and_its_examples_are_not():
+    text = "Say one\nthing.\n\nIdea   A long\n       idea.\nLimit  None.\n\n  example --with   its columns\n"
+    assert folded(text, 14) == (
+        "Say one thing.\n\nIdea   A long\n       idea.\nLimit  None.\n\n  example --with   its columns\n"
+    )
+    assert folded(text, 12).startswith("Say one\nthing.\n\nIdea   A\n       long\n       idea.\nLimit")
+    assert folded(text, 40).startswith("Say one thing.\n\nIdea   A long idea.\nLimit  None.\n")

@@ -1,5 +1,6 @@
 """Claims about `ndparallel lesson`, which needs no checkout, and about `ndparallel --version`."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -13,6 +14,18 @@ from ndparallel.lessons.registry import LESSONS, file_of, full_name, load
 
 OPTIONS = ["--gpus", "2", "--strategy", "DDP ring", "--engine", "inline", "--json"]
 PLAN = ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8"]
+
+
+@pytest.mark.parametrize("command", ["--help", *COMMANDS])
+def test_help_fits_the_terminal_at_100_columns_and_the_list_of_commands_a_narrower_one(
+    command, capsys, monkeypatch
+):
+    words = [command] if command == "--help" else [command, "--help"]
+    wide = 80 if command == "--help" else 100
+    monkeypatch.setenv("COLUMNS", str(wide))
+    with contextlib.suppress(SystemExit):
+        main(words)
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > wide] == []
 
 
 @pytest.mark.parametrize("word", ["1d", "1D", "1d_data_parallel", "1d_data_parallel.py"])

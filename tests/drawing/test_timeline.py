@@ -330,6 +330,13 @@ def test_the_title_says_the_step_and_the_legend_only_what_occurs():
     assert lines[-1].startswith("Letter: what fills most of a cell. Block: how much of it")
 
 
+def test_the_legend_parts_its_letters_where_the_line_is_full():
+    lines = [line.plain for line in gantt([timeline("pipeline", pipeline())], 28)]
+    at = next(number for number, line in enumerate(lines) if line.startswith(" F  forward"))
+    assert lines[at + 1].startswith(" ") and lines[at + 1].endswith(".  idle")
+    assert max(map(len, lines[at : at + 2])) <= 28 and not lines[at].endswith((" .", " x"))
+
+
 def test_where_weights_gradients_are_apart_the_legend_says_that_b_is_the_input_gradient_too():
     spans = Span(0, 1, BACKWARD, "b"), Span(1, 2, WEIGHT, "w")
     run = Timeline("split", 2.0, (Lane(0, COMPUTE, spans),))
