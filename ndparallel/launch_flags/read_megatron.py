@@ -233,7 +233,7 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
 
 
 def gradient_bytes_from(flags: Given) -> int:
-    """Of a gradient as it is added up and reduced; Megatron-FSDP's own choice is the weights' type
+    """Bytes of a gradient as it is added up and reduced; Megatron-FSDP's own choice is the weights' type
     (_resolve_group_grad_dtype in megatron_fsdp/param_and_grad_buffer.py)."""
     of_others = 2 if flags.has("--grad-reduce-in-bf16") else 4
     if not flags.has("--use-megatron-fsdp"):
