@@ -18,7 +18,7 @@ from ndparallel.planner.describe import room_words, shared_ports_named
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, overlapped, with_defaults
-from ndparallel.planner.plan_name import name_of
+from ndparallel.planner.plan_name import name_of, plan_option
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, prose
@@ -84,7 +84,7 @@ def show(advice: Advice, words: str) -> None:
 
 
 def show_command(console: Console, words: str, found: Prediction) -> None:
-    console.print(f"\nndparallel plan{words} --plan {name_of(found.plan)}\n", soft_wrap=True)
+    console.print(f"\nndparallel plan{words} {plan_option(found.plan)}\n", soft_wrap=True)
 
 
 def conclusion(advice: Advice) -> str:

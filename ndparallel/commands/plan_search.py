@@ -14,7 +14,7 @@ from ndparallel.launch_flags.options import described, launch, priced, script_gi
 from ndparallel.planner.describe import shared_ports_named
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
-from ndparallel.planner.plan_name import name_of
+from ndparallel.planner.plan_name import known_modules, plan_option
 from ndparallel.planner.prediction import Prediction
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import counted, progress
@@ -84,7 +84,7 @@ def show(
     for one in why:
         show_why(one)
     if not script_given(arguments):
-        plan = f"ndparallel plan{words} --plan {name_of(found.recommended.plan)}"
+        plan = f"ndparallel plan{words} {plan_option(found.recommended.plan)}"
         emits = "; with --emit NAME, its launch script" * bool(written_by(found))
         console.print(
             f"\nWhere its time goes{emits.replace('NAME', written_by(found))}:\n{plan}", soft_wrap=True
@@ -172,4 +172,5 @@ def fixed(arguments: argparse.Namespace, given: Mapping[str, Any]) -> dict[str, 
                 f"--{name.replace('_', '-')} is nothing to search with: leave it out, or give the whole plan "
                 "without --search."
             )
-    return {**asked} | dict(parsed(words) for words in arguments.fix)
+    modules = {"recompute_modules": known_modules(named)} if (named := asked.get("recompute_modules")) else {}
+    return {**asked, **modules} | dict(parsed(words) for words in arguments.fix)

@@ -15,12 +15,13 @@ Glossary
 """
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
-from ndparallel.base.words import count
+from ndparallel.base.words import count, listed
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
@@ -34,6 +35,11 @@ SYNTAX = "write it as in TP8xPP4xDP16,zero1,sp,interleaved5,mbs1"
 def name_of(plan: Plan) -> str:
     """The plan's name."""
     return ",".join([degrees_of(plan), *words_of(plan)])
+
+
+def plan_option(plan: Plan) -> str:
+    """The option that stands for the plan, as one writes it in a shell."""
+    return f"--plan {shlex.quote(name_of(plan))}"
 
 
 def degrees_of(plan: Plan) -> str:
@@ -67,6 +73,8 @@ def meanings(plan: Plan) -> list[tuple[str, str]]:
     chunks = f"{plan.chunks}" if plan.recipe.chunks is None else ""
     dealt = f", with {plan.chunks} chunks of layers on each pipeline rank" * (plan.chunks > 1)
     some = f", {plan.recompute_layers} of each stage" * bool(plan.recompute_layers)
+    named = f"recomputes {listed(plan.recompute_modules)} of each layer"
+    again = named if plan.recompute_modules else AGAIN[plan.recompute]
     stages = "+".join(map(str, plan.stage_layers))
     words = [
         (f"zero{plan.zero}", SHARDED[plan.zero]),
@@ -75,7 +83,7 @@ def meanings(plan: Plan) -> list[tuple[str, str]]:
         (f"{plan.schedule}{chunks}" if cut else "", f"is the schedule {plan.schedule}{dealt}"),
         (f"stages{stages}" if stages else "", "says how many layers each stage has"),
         (f"mbs{plan.micro_batch}", f"has {count(plan.micro_batch, 'sequence')} in a microbatch"),
-        (again_of(plan), f"{AGAIN[plan.recompute]}{some}"),
+        (again_of(plan), f"{again}{some}"),
     ]
     return [(word, meaning) for word, meaning in words if word]
 
@@ -122,12 +130,13 @@ def word(part: str) -> dict[str, Any]:
     if asked := re.fullmatch(rf"({'|'.join(RECOMPUTE[1:])})(\d{{0,4}})", part):
         return {"recompute": asked[1]} | ({"recompute_layers": int(asked[2])} if asked[2] else {})
     if asked := re.fullmatch(r"selective\[(.*)\]", part):
-        return {"recompute": "selective", "recompute_modules": modules(asked[1].split("+"))}
+        return {"recompute": "selective", "recompute_modules": known_modules(asked[1].split("+"))}
     return schedule(part)
 
 
-def modules(names: Sequence[str]) -> tuple[str, ...]:
-    """What selective recomputation runs again, in one order. Raises UserError for what is no module."""
+def known_modules(names: Sequence[str]) -> tuple[str, ...]:
+    """These modules of selective recomputation, each once and in one order. Raises UserError for what
+    is none."""
     for name in names:
         if name not in MODULES:
             raise unknown("module of selective recomputation", name, MODULES)

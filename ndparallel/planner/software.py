@@ -115,6 +115,7 @@ class Stack:
     rotary_kernels: int = 1
     early_stop: bool = False
     selective: tuple[str, ...] = ("core_attn",)  # what selective recomputation runs again, out of MODULES
+    chooses_modules: bool = False  # a plan may name other modules (--recompute-modules)
     logit_bytes: int = 24  # moved for each logit by the loss, both passes together, besides the matmuls
     logits_kept: int = 6  # bytes kept for each logit while the loss turns round: in 16 and in 32 bits
     # more of them where tp cuts the logits (_log_softmax, _nll_loss_and_log_softmax_backward in
@@ -240,6 +241,7 @@ MEGATRON_CORE = Stack(
     early_gates=True,
     keeps_cast=True,
     dummy_gradients=True,
+    chooses_modules=True,
     pp_overlaps_chunks=True,
     launching="modules",
     ledger="megatron-core",

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.launch_flags.frameworks import one_has, with_own_jobs
+from ndparallel.launch_flags.frameworks import Framework, one_has, with_own_jobs
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import Stack
@@ -33,6 +33,7 @@ ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a r
 Fitting = dict[
     str, tuple[np.ndarray, np.ndarray]
 ]  # by schedule, places of the plans that fit, and their bytes
+Group = tuple[str, int, int]  # a schedule, its chunks, and the length of the pipeline
 LACKS = (1, 4, 16, 64, 256)  # GB: the groups in which plans that do not fit are counted
 
 
@@ -43,12 +44,13 @@ class Candidates:
 
     families: list[Plan]
     starts: np.ndarray  # of each family's rows
-    groups: list[tuple[str, int, int]] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     group: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     seconds: np.ndarray = field(default_factory=lambda: np.empty(0))
     memory_bytes: np.ndarray = field(default_factory=lambda: np.empty(0))
-    legal: int = 0  # plans, whether or not they fit
+    # plans, whether or not they fit; with other modules than the software's those that these may make fit
+    legal: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
 
     def plan(self, place: int) -> Plan:
@@ -65,7 +67,7 @@ class Candidates:
 class Part:
     """What one pipeline length gives, so that lengths can be priced in several processes."""
 
-    groups: list[tuple[str, int, int]] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)
     seconds: list[np.ndarray] = field(default_factory=list)
     memory_bytes: list[np.ndarray] = field(default_factory=list)
@@ -122,33 +124,118 @@ def priced(
     frameworks: Sequence[str],
     lengths: list[int],
 ) -> Part:
-    """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced."""
-    rows, part = np.flatnonzero(np.isin(np.concatenate([family.pp for family in every]), lengths)), Part()
-    some, launchers = narrowed(every, rows), with_own_jobs(frameworks, job)
-    held, plans = joined([bytes_of(job, family) for family in some]), in_one(some)
-    fitting: list[tuple[StagePartition, Fitting]] = []
-    for pp in lengths:
-        long = np.flatnonzero(plans.pp == pp)
-        these, alike = take(held, long), taken(plans, long)
-        for (chunks, kind), names in by_depth(job, pp, fixed).items():
-            depth = depth_of(job.shape, pp, chunks, kind)
-            able = {
-                name: runs(name, pp, these["microbatches"])
-                & one_has(launchers, replace(alike, schedule=name, chunks=chunks))
-                for name in names
-            }
-            fits = prune(part, depth, these, job.stack, able, memory_bytes)
-            fitting.append((depth, {name: (long[fit], memory) for name, (fit, memory) in fits.items()}))
-    alive = places_of(fits for _, fits in fitting)
-    if len(alive):
-        table = take(held, alive) | joined(seconds_of(job, narrowed(every, rows[alive])))
+    """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced. Modules
+    run again only where a plan lacks memory that runs nothing again: it is never slower."""
+    sweep = Sweep(job, every, fixed, memory_bytes, with_own_jobs(frameworks, job))
+    for rows in rows_by_modules(every, lengths):
+        sweep.price(rows)
+    return in_order_of_length(sweep.part)
+
+
+def rows_by_modules(every: list[Plan], lengths: list[int]) -> list[np.ndarray]:
+    """The rows of such pipelines by the modules that run again; first those of the software's own."""
+    long = np.isin(np.concatenate([family.pp for family in every]), lengths)
+    sets = list(dict.fromkeys(family.recompute_modules for family in every))
+    number = np.repeat([sets.index(one.recompute_modules) for one in every], [len(one.tp) for one in every])
+    return [np.flatnonzero(long & (number == place)) for place in range(len(sets))]
+
+
+def in_order_of_length(part: Part) -> Part:
+    """The part as it is when lengths are priced one by one."""
+    order = sorted(range(len(part.groups)), key=lambda place: part.groups[place][2])
+    for name in ("groups", "rows", "seconds", "memory_bytes"):
+        column = getattr(part, name)
+        setattr(part, name, [column[place] for place in order])
+    return part
+
+
+@dataclass
+class Sweep:
+    """Prunes and prices rows of these families, and adds what fits to a part. `wanted` are the rows of one
+    recomputation, by group, that other modules are worth: the first rows say which lack memory, and the next
+    ones, with most modules, which of these do no more."""
+
+    job: TrainingJob
+    every: list[Plan]
+    fixed: Fixed
+    memory_bytes: float
+    launchers: Sequence[tuple[Framework, TrainingJob]]
+    part: Part = field(default_factory=Part)
+    wanted: dict[Group, np.ndarray] = field(default_factory=dict)
+    turn: int = 0
+
+    def price(self, rows: np.ndarray) -> None:
+        """Price rows that share the modules that run again."""
+        places = union(self.wanted.values(), len(rows)) if self.turn else np.arange(len(rows))
+        rows, fitting = rows[places], []
+        if not len(rows):
+            return
+        some = narrowed(self.every, rows)
+        held, plans = joined([bytes_of(self.job, family) for family in some]), in_one(some)
+        for pp in np.unique(plans.pp).tolist():
+            long = np.flatnonzero(plans.pp == pp)
+            these, alike = take(held, long), taken(plans, long)
+            for (chunks, kind), names in by_depth(self.job, pp, self.fixed).items():
+                depth = depth_of(self.job.shape, pp, chunks, kind)
+                able = {name: self.able(alike, (name, chunks, pp), places[long]) for name in names}
+                fits = self.prune(depth, these, able, places[long])
+                fitting.append((depth, {name: (long[fit], memory) for name, (fit, memory) in fits.items()}))
+        self.turn += 1
+        self.price_fitting(rows, held, plans, fitting)
+
+    def able(self, plans: Plan, group: Group, places: np.ndarray) -> np.ndarray:
+        """Which of these plans the group's schedule can do, a framework can launch, and are wanted."""
+        name, chunks, pp = group
+        able = runs(name, pp, plans.microbatches(self.job))
+        able &= one_has(self.launchers, replace(plans, schedule=name, chunks=chunks))
+        return able & among(self.wanted[group], places) if self.turn else able
+
+    def prune(
+        self, depth: StagePartition, table: PlanTable, able: Mapping[str, np.ndarray], places: np.ndarray
+    ) -> Fitting:
+        """Plans that fit, of every schedule that cuts the model alike, and which of them it can do."""
+        fits, most = {}, self.memory_bytes
+        every = peak_bytes(table, depth, self.job.stack, [RECIPES[name] for name in able])
+        for (name, legal), memory in zip(able.items(), every):
+            fit = np.flatnonzero(legal & (memory <= most))
+            self.part.legal += int(legal.sum())
+            self.part.rejected.update(too_much((memory - most)[legal & (memory > most)]))
+            if self.turn < 2:
+                worth = fit if self.turn else self.worth_modules(table, memory)
+                self.wanted[name, depth.chunks, depth.pp] = places[worth]
+            if len(fit):
+                fits[name] = fit, memory[fit]
+        return fits
+
+    def worth_modules(self, table: PlanTable, memory: np.ndarray) -> np.ndarray:
+        """Which plans lack memory with nothing run again, and may have it with some modules: those keep at
+        least what full recomputation does, which holds one layer whole besides."""
+        count = len(memory) // 3 if has_modules(self.every) else 0
+        whole = np.inf if self.job.activations_away else table["kept"][:count]
+        nothing, full = memory[:count], memory[len(memory) - count :]
+        return np.flatnonzero((nothing > self.memory_bytes) & (full - whole <= self.memory_bytes))
+
+    def price_fitting(
+        self, rows: np.ndarray, held: PlanTable, plans: Plan, fitting: list[tuple[StagePartition, Fitting]]
+    ) -> None:
+        """Price the plans that fit, by the places of their rows."""
+        part, every = self.part, (places for _, fits in fitting for places, _ in fits.values())
+        alive = union(every, len(rows))
+        if not len(alive):
+            return
+        table = take(held, alive) | joined(seconds_of(self.job, narrowed(self.every, rows[alive])))
+        done = len(part.rows)
         for pp, depths in groupby(fitting, key=lambda pair: pair[0].pp):
             long = np.flatnonzero(plans.pp[alive] == pp)
             these = take(table, long)
             for depth, fits in depths:
-                price(part, job.stack, depth, these, alive[long], fits)
-        part.rows = [rows[places] for places in part.rows]
-    return part
+                price(part, self.job.stack, depth, these, alive[long], fits)
+        part.rows[done:] = [rows[places] for places in part.rows[done:]]
+
+
+def has_modules(every: list[Plan]) -> bool:
+    """Whether there are several sets of modules: then rows of nothing, selective and full come first."""
+    return len({family.recompute_modules for family in every}) > 1
 
 
 def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]]:
@@ -159,30 +246,19 @@ def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], l
     return found
 
 
-def prune(
-    part: Part,
-    depth: StagePartition,
-    table: PlanTable,
-    stack: Stack,
-    able: Mapping[str, np.ndarray],
-    memory_bytes: float,
-) -> Fitting:
-    """Plans that fit, of every schedule that cuts the model alike, and which of them it can do."""
-    fits = {}
-    every = peak_bytes(table, depth, stack, [RECIPES[name] for name in able])
-    for (name, legal), memory in zip(able.items(), every):
-        fit = np.flatnonzero(legal & (memory <= memory_bytes))
-        part.legal += int(legal.sum())
-        part.rejected.update(too_much((memory - memory_bytes)[legal & (memory > memory_bytes)]))
-        if len(fit):
-            fits[name] = fit, memory[fit]
-    return fits
+def union(some: Iterable[np.ndarray], size: int) -> np.ndarray:
+    """All these places, of so many, in order."""
+    mask = np.zeros(size, dtype=bool)
+    for places in some:
+        mask[places] = True
+    return np.flatnonzero(mask)
 
 
-def places_of(fitting: Iterable[Fitting]) -> np.ndarray:
-    """Where plans are that fit with any schedule, in order."""
-    places = [places for fits in fitting for places, _ in fits.values()]
-    return np.unique(np.concatenate(places)) if places else np.empty(0, dtype=np.int64)
+def among(some: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Which of these places, in order, are some."""
+    mask = np.zeros(len(places), dtype=bool)
+    mask[np.searchsorted(places, some)] = True
+    return mask
 
 
 def price(
@@ -212,7 +288,7 @@ def narrowed(every: list[Plan], rows: np.ndarray) -> list[Plan]:
 def in_one(every: Sequence[Plan]) -> Plan:
     """Plans of several families as one, whose words are arrays as well."""
     rows: dict[str, Any] = {name: np.concatenate([spread(family, name) for family in every]) for name in ROW}
-    return Plan(**rows)
+    return Plan(**rows, recompute_modules=every[0].recompute_modules)
 
 
 def spread(family: Plan, name: str) -> np.ndarray:

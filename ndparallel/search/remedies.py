@@ -23,7 +23,7 @@ from ndparallel.planner.changes import Change, job_change, plan_change, tried
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.sizes import divisors
-from ndparallel.planner.plan_name import name_of
+from ndparallel.planner.plan_name import name_of, plan_option
 from ndparallel.planner.prediction import Prediction, peak_memory
 from ndparallel.search.search import search
 from ndparallel.search.space import Fixed
@@ -103,7 +103,7 @@ def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
     found = [remedy for kind, change in changes for remedy in remedied(job, plan, kind, change)]
     quickest = {degree_changed(plan, one.found.plan) or one.option: one for one in reversed(in_order(found))}
     larger = [
-        replace(one, option=f"{one.option} --plan {name_of(one.found.plan)}")
+        replace(one, option=f"{one.option} {plan_option(one.found.plan)}")
         for one in more_gpus(job, int(plan.gpus), None, max_memory=job.hardware.memory_bytes)
     ]
     return in_order([*quickest.values(), *larger])

@@ -7,7 +7,9 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatc
 Cost   some microseconds for every layout.
 Limit  Left out is what only has another name: ZeRO over one rank, ZeRO-2 in a pipeline of FSDP, schedules
        without a pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding
-       over fewer ranks than there are (HSDP) there is one that fills a node.
+       over fewer ranks than there are (HSDP) there is one that fills a node. Modules that run again are the
+       CHEAP ones, and only where a plan lacks memory without. `outside` names what else is priced where it is
+       asked for, and never searched.
 
 Glossary
     layout   degrees and the size of a microbatch
@@ -18,7 +20,7 @@ Glossary
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -26,12 +28,15 @@ import numpy as np
 from ndparallel.base.errors import UserError, chosen, unknown
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
+from ndparallel.base.words import listed
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import reduces_once, violations
 from ndparallel.planner.models.sizes import divisors
+from ndparallel.planner.plan_name import known_modules
+from ndparallel.planner.software import in_order
 from ndparallel.search.bounds.columns import DEGREES
 
 WORDS = {
@@ -40,7 +45,8 @@ WORDS = {
     "sequence_parallel": (False, True),
     "schedule": RECIPES,
 }
-FIXABLE = (*DEGREES, "chunks", "shards", *WORDS)
+FIXABLE = (*DEGREES, "chunks", "shards", *WORDS, "recompute_modules")
+CHEAP = ("layernorm", "moe_act", "mla_up_proj")  # modules, in their own order
 Fixed = Mapping[str, Any]
 
 
@@ -88,15 +94,35 @@ def microbatches(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:
 
 def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan]:
     """The layouts with every choice of the three words, as plans whose degrees are arrays."""
-    words = [some(WORDS[name], fixed, name) for name in ("recompute", "zero", "sequence_parallel")]
+    words = [some(WORDS[name], fixed, name) for name in ("zero", "sequence_parallel")]
     tp, replicas = table[:, 0], table[:, 2] * table[:, 4]
-    for recompute, zero, cut in product(*words):
+    for (recompute, modules), zero, cut in product(recomputations(job, fixed), *words):
         uncut = (job.sequence // table[:, 4]) % tp > 0
         other = np.logical_not(reduces_once(job, Plan(pp=table[:, 1], zero=zero)))
         rows = table[((zero == 0) | (replicas > 1)) & other & (((tp > 1) & ~uncut) if cut else True)]
         for shards, some_rows in by_shards(job, rows, zero, fixed):
             degrees = dict(zip(DEGREES, some_rows.T))
-            yield Plan(**degrees, recompute=recompute, zero=zero, shards=shards, sequence_parallel=cut)
+            again: dict[str, Any] = {"recompute": recompute, "recompute_modules": modules}
+            yield Plan(**degrees, **again, zero=zero, shards=shards, sequence_parallel=cut)
+
+
+def recomputations(job: TrainingJob, fixed: Fixed) -> list[tuple[str, tuple[str, ...]]]:
+    """What may run again: a word, with modules where they are not the software's own, which stand last."""
+    words = some(WORDS["recompute"], fixed, "recompute")
+    if given := in_order(fixed.get("recompute_modules", ())):
+        return [("selective", given if given != job.stack.selective else ())]
+    sets = module_sets(job) if "selective" in words and "recompute" not in fixed else []
+    return [(word, ()) for word in words] + [("selective", modules) for modules in sets]
+
+
+def module_sets(job: TrainingJob) -> list[tuple[str, ...]]:
+    """The modules whose recomputation frees most memory for its time, alone and together, where the software
+    can choose them: those that the model has, all of them first."""
+    if not job.stack.chooses_modules:
+        return []
+    has = {"layernorm": True, "moe_act": job.shape.experts, "mla_up_proj": job.shape.latent}
+    cheap = [name for name in CHEAP if has[name]]
+    return [each for size in range(len(cheap), 0, -1) for each in combinations(cheap, size)]
 
 
 def by_shards(
@@ -137,6 +163,14 @@ def runs(name: str, pp: int, microbatches: np.ndarray) -> np.ndarray:
     return microbatches >= (pp if RECIPES[name].group else 1)
 
 
+def outside(job: TrainingJob) -> str:
+    """Name the options of a plan that no search sets."""
+    some = "No plan of the search has --recompute-layers"
+    if not (sets := module_sets(job)):
+        return f"{some} or --stage-layers."
+    return f"{some}, --stage-layers, or --recompute-modules beyond {listed(sets[0])}."
+
+
 # ---------------------------------------------------------------------------------------------- what is fixed
 
 
@@ -145,6 +179,9 @@ def checked(fixed: Fixed) -> Fixed:
     for name in fixed:
         if name not in FIXABLE:
             raise unknown("part of a plan", name, FIXABLE)
+        if name == "recompute_modules":
+            known_modules(fixed[name])
+            continue
         for value in choices(fixed, name):
             if name in WORDS and value not in WORDS[name]:
                 raise unknown(name, str(value), map(str, WORDS[name]))
@@ -168,6 +205,8 @@ def parsed(words: str) -> tuple[str, Any]:
         return name, chosen(name, value, RECOMPUTE)
     if name == "schedule":
         return name, chosen(name, value, RECIPES)
+    if name == "recompute_modules":
+        return name, known_modules(value.split("+"))
     if name == "sequence_parallel":
         return name, {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
     return name, whole_number(value, name)

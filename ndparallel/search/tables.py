@@ -24,6 +24,7 @@ from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.kinds import DIMENSIONS, choice_error, is_uneven
 from ndparallel.search.search import Found
+from ndparallel.search.space import outside
 from ndparallel.search.timing_queue import EFFORT
 
 COLUMNS = ("step", "MFU", "memory", "most lost to")
@@ -64,10 +65,9 @@ def certainty(found: Found) -> str:
         f"step was computed, for {count(found.timed, 'plan')} the step itself."
     )
     if found.gap < 0.0005:
-        return f"{counted} No other plan can be faster."
-    return (
-        f"{counted} By its bound none of the others can be more than {found.gap:.1%} faster than the first."
-    )
+        return f"{counted} None of the others can be faster. {outside(found.job)}"
+    sure = f"By its bound none of the others can be more than {found.gap:.1%} faster than the first."
+    return f"{counted} {sure} {outside(found.job)}"
 
 
 def as_json(found: Found, tokens: float, price: float | None = None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ndparallel.planner.step.schedule_timer import FULL_ROUNDS
 from ndparallel.planner.step.step import Step
 from ndparallel.search.candidates import Candidates
 
-EFFORT = 200_000
+EFFORT = 400_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
 PER_SCHEDULE = 1_000  # plans of every schedule whose estimates are compared
 PASSES = 8  # times that an action is met: few rounds and one more, with messages and without, F and B

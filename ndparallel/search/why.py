@@ -16,9 +16,10 @@ from ndparallel.base.words import duration, listed
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.planner.describe import WORDS
 from ndparallel.planner.job import Plan
-from ndparallel.planner.plan_name import AXES, name_of, parsed_name
+from ndparallel.planner.plan_name import AXES, degrees_of, name_of, parsed_name
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.search.search import Found, search
+from ndparallel.search.space import outside
 
 SHOWN = 0.005  # of the step: what differs by less is left out
 
@@ -32,6 +33,7 @@ class WhyNot:
     recommended: Prediction
     other: Prediction | None
     why_not: tuple[str, ...]
+    searched: bool = False  # as the best of its degrees
 
     @property
     def differences(self) -> dict[str, float]:
@@ -56,11 +58,12 @@ def compared(found: Found, asked: str) -> WhyNot:
     """The plan of this name, or the best of these degrees where the name has no more. Raises UserError for
     what is no name."""
     given = parsed_name(asked)
+    searched = given.keys() <= {*AXES}
     try:
-        other = best_of_degrees(found, given) if given.keys() <= {*AXES} else named(found, given)
+        other = best_of_degrees(found, given) if searched else named(found, given)
     except UserError as reason:
         return WhyNot(asked, found.recommended, None, (str(reason),))
-    return WhyNot(asked, found.recommended, other, tuple(obstacles(found, other)))
+    return WhyNot(asked, found.recommended, other, tuple(obstacles(found, other)), searched)
 
 
 def best_of_degrees(found: Found, given: dict[str, Any]) -> Prediction:
@@ -98,11 +101,13 @@ def sentences(why: WhyNot) -> list[str]:
         return [f"Why not {why.asked}: {why.why_not[0]}"]
     mine, other = why.recommended, why.other
     takes = duration(other.seconds, mine.seconds)
+    best = [f"It is the best of {degrees_of(other.plan)} in the search. {outside(mine.job)}"] * why.searched
     return [
         f"Why not {name_of(other.plan)}: it {takes} {'as' if takes.endswith('as long') else 'than'} "
         f"{name_of(mine.plan)}. {balance(why)}",
         f"It holds {si(float(other.fullest.total), 'B')} on the fullest GPU, against "
         f"{si(float(mine.fullest.total), 'B')}. {' '.join(why.why_not)}",
+        *best,
     ]
 
 

@@ -57,7 +57,8 @@ def test_megatron_has_no_recomputation_of_every_second_matrix_and_need_not_where
 @pytest.mark.parametrize("name", [*FRAMEWORKS])
 def test_of_many_plans_at_once_a_framework_has_those_that_it_has_one_by_one(name):
     some = JOBS[name]
-    plans = [plan for plan in random_plans(some, 64, 400) if plan.schedule in ("1f1b", "interleaved", "zb-v")]
+    drawn = [replace(plan, recompute_modules=()) for plan in random_plans(some, 64, 400)]
+    plans = [plan for plan in drawn if plan.schedule in ("1f1b", "interleaved", "zb-v")]
     rows = ("tp", "pp", "dp", "ep", "cp", "micro_batch", "zero", "shards", "sequence_parallel", "recompute")
     for schedule, chunks in {(plan.schedule, plan.chunks) for plan in plans}:
         alike = [plan for plan in plans if (plan.schedule, plan.chunks) == (schedule, chunks)]
@@ -87,7 +88,8 @@ def test_every_plan_that_is_found_for_a_framework_can_be_written_for_it(name):
 
 def test_without_a_framework_the_plan_of_the_priced_software_is_found_and_any_finds_no_slower_one():
     some = job("llama-3-70b")
-    theirs, every = (search(some, 64, frameworks=names, top=3) for names in (None, ()))
+    fixed = {"recompute": "none", "pp": 8}
+    theirs, every = (search(some, 64, fixed, frameworks=names, top=3) for names in (None, ()))
     assert all("megatron" in launched_by(some, answer.plan) for answer in theirs.answers)
     assert every.best.seconds < theirs.best.seconds
     assert "megatron" not in launched_by(some, every.best.plan), "a zero-bubble schedule"
