@@ -200,6 +200,19 @@ def of_leaf(name: str, default: float, quantity: str | None, most: float = MOST)
     return Field(lambda at: getattr(at.job.hardware, name, default), write, quantity)
 
 
+def with_gpus_per_node(at: Variant, value: int) -> Variant:
+    """Nodes of more or fewer GPUs. Raises UserError for more where all of a node are linked to one another
+    without a switch: a GPU has so many links."""
+    hardware = at.job.hardware
+    if getattr(hardware, "gpus_linked_directly", 0) == hardware.gpus_per_node < value:
+        raise UserError(
+            f"--what-if gpus_per_node makes {value} of {hardware.gpus_per_node}, but {hardware.name} has no "
+            "switch, and its GPUs no links to more of them; say in a file of your own (--hardware FILE) what "
+            "gpus_linked_directly and bandwidth_inside would be."
+        )
+    return on(at, {"gpus_per_node": value})
+
+
 def with_peak(at: Variant, value: float) -> Variant:
     """Another peak in 16 bits, and all other dtypes' in proportion."""
     hardware, times = at.job.hardware, value / bf16(at)
@@ -230,7 +243,7 @@ FIELDS: dict[str, Field] = {
     "memory": of_hardware("memory_bytes", "bytes"),
     "memory_bandwidth": of_hardware("memory_bandwidth_bytes_per_second", "bytes per second", MEMORY_FRACTION),
     "kernel_overhead": of_hardware("kernel_overhead_seconds", "seconds"),
-    "gpus_per_node": of_hardware("gpus_per_node", None),
+    "gpus_per_node": Field(lambda at: at.job.hardware.gpus_per_node, with_gpus_per_node),
     "bandwidth_inside": Field(
         lambda at: at.job.hardware.inside.bandwidth_bytes_per_second / inside_fraction(at.job.hardware),
         lambda at, value: on(

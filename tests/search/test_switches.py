@@ -14,6 +14,7 @@ from ndparallel.planner.step.framework import framework_workload
 from ndparallel.planner.step.step import Step
 from ndparallel.search.space import parsed
 from ndparallel.search.what_if import SWITCHES, Variant, what_if
+from tests.support.accelerators import accelerator
 
 MIXTURE = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 64)
 PLAN = Plan(tp=4, dp=8, ep=8, zero=1, sequence_parallel=True)
@@ -96,3 +97,17 @@ def test_experts_that_tp_cuts_take_a_tp_th_of_the_bytes():
 def test_a_word_that_a_switch_does_not_take_is_refused_with_those_that_it_takes(name):
     with pytest.raises(UserError, match=next(iter(SWITCHES[name]))):
         what_if(Variant(MIXTURE, 32), f"{name}=nothing")
+
+
+def test_larger_nodes_of_gpus_that_are_linked_one_to_one_are_refused():
+    """An MI300X has seven links, to the others of its node. Half a node has three of them, and cards that are
+    linked in pairs stay so in a larger node."""
+    cards = accelerator("mi300x")
+    job = TrainingJob(find_model("llama-3-70b"), cards, STACKS["megatron-core"], 8192, 256)
+    with pytest.raises(UserError, match=r"makes 16 of 8, but mi300x has no switch"):
+        what_if(Variant(job, 256), "gpus_per_node*2")
+    half = what_if(Variant(job, 256), "gpus_per_node/2").job
+    plan = Plan(tp=4, dp=64, zero=1)
+    assert time_step(half, plan).breakdown["tp"] == time_step(job, plan).breakdown["tp"]
+    pairs = replace(job, hardware=replace(cards, gpus_linked_directly=2))
+    assert what_if(Variant(pairs, 256), "gpus_per_node*2").job.hardware.gpus_per_node == 16
