@@ -59,12 +59,47 @@ class GroupLinks:
 
     @cached_property
     def across_bandwidth(self):
-        """Bytes a second of a GPU's port; of a group that spans several leaf switches, what those leave."""
-        port = self.hardware.across.bandwidth_bytes_per_second
-        if (share := getattr(self.hardware, "leaf_share", 1.0)) == 1:
-            return port
-        leaf = getattr(self.hardware, "gpus_per_leaf", 0) or self.hardware.gpus_per_node
-        return either((self.ranks - 1) * self.stride >= leaf, port * share, port)
+        """Bytes a second of a GPU's port in a ring, or between stages that follow one another.
+
+        The uplinks of a leaf of L GPUs carry L * share ports. A group with m ranks in the leaf, on
+        m / per_node of its nodes, leaves it from the last of these alone, over per_node ports. All L / m
+        groups like it do so at once: L / m * per_node flows have L * share ports, each share * m / per_node
+        of one, and no more than one."""
+        if self.one_leaf:
+            return self.port
+        here = larger(self.leaf // self.stride, 1)
+        return either(
+            self.spans_leaves, self.port * smaller(1.0, self.leaf_share * here / self.per_node), self.port
+        )
+
+    @cached_property
+    def spread_bandwidth(self):
+        """Bytes a second of a GPU's port in an all-to-all, whose flows all cross to the other leaves: what
+        uplinks leave, where there are any."""
+        if self.one_leaf:
+            return self.port
+        return either(self.spans_leaves, self.port * self.leaf_share, self.port)
+
+    @property
+    def port(self) -> float:
+        return self.hardware.across.bandwidth_bytes_per_second
+
+    @property
+    def leaf_share(self) -> float:
+        return getattr(self.hardware, "leaf_share", 1.0)
+
+    @property
+    def one_leaf(self) -> bool:
+        """Whether the network is as good as one leaf switch."""
+        return self.leaf_share == 1
+
+    @property
+    def leaf(self) -> int:
+        return getattr(self.hardware, "gpus_per_leaf", 0) or self.hardware.gpus_per_node
+
+    @property
+    def spans_leaves(self):
+        return (self.ranks - 1) * self.stride >= self.leaf
 
     @cached_property
     def ring_use(self) -> PortUse:
@@ -79,7 +114,7 @@ class GroupLinks:
     def all_to_all_use(self) -> PortUse:
         """How an all-to-all does, that takes as long as the busier port."""
         inside = (self.per_node - 1) / self.inside_bandwidth
-        across = (self.ranks - self.per_node) / self.across_bandwidth
+        across = (self.ranks - self.per_node) / self.spread_bandwidth
         longer = larger(inside, across)
         return PortUse(inside / longer, across / longer) if longer else PortUse(0.0, 0.0)
 

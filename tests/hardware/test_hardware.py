@@ -327,9 +327,9 @@ def test_a_group_beyond_a_leaf_switch_has_the_share_that_its_uplinks_leave(tmp_p
     path.write_text('based_on = "h100"\ngpus_per_leaf = 256\nleaf_share = 0.5\n')
     whole, fabric = find_hardware("h100"), find_hardware(str(path))
     for ranks, share in ((256, 1), (512, 0.5)):
-        ports = [GroupLinks(ranks, 1, hardware).across_bandwidth for hardware in (whole, fabric)]
+        ports = [GroupLinks(ranks, 1, hardware).spread_bandwidth for hardware in (whole, fabric)]
         assert ports[1] == share * ports[0]
-    spread = [GroupLinks(np.array([64, 64]), np.array([1, 8]), fabric).across_bandwidth]
+    spread = [GroupLinks(np.array([64, 64]), np.array([1, 8]), fabric).spread_bandwidth]
     assert list(spread[0] / ports[0]) == [1, 0.5]
 
 
@@ -366,18 +366,21 @@ def test_leaf_share_alone_is_the_share_between_nodes_and_a_measured_run_may_stat
     port = fabric.across.bandwidth_bytes_per_second
     assert [GroupLinks(ranks, 1, fabric).across_bandwidth for ranks in (8, 16)] == [port, 0.5 * port]
     pod = hardware_of({"gpu": "H100", "leaf_share": 0.5, "gpus_per_leaf": 256})
-    assert [GroupLinks(ranks, 1, pod).across_bandwidth for ranks in (256, 512)] == [port, 0.5 * port]
+    assert [GroupLinks(ranks, 1, pod).spread_bandwidth for ranks in (256, 512)] == [port, 0.5 * port]
 
 
-def test_beyond_an_oversubscribed_leaf_fsdp_pays_and_its_shards_inside_one_do_not():
+def test_fsdps_ring_pays_where_a_leafs_uplinks_are_fewer_than_a_nodes_ports_and_all_of_its_copies_do():
+    """Leaves of four nodes: one node's ring leaves a leaf, and the gradients of copies leave it from each."""
     h100 = accelerator("h100")
     job = TrainingJob(find_model("llama-3-8b"), h100, find_stack("torchtitan"), 4096, 128)
-    narrow = replace(job, hardware=replace(h100, gpus_per_leaf=32, leaf_share=0.5))
-    longer = [
-        time_step(narrow, plan).seconds - time_step(job, plan).seconds
-        for plan in (Plan(dp=64, zero=3), Plan(dp=64, zero=3, shards=32))
-    ]
-    assert longer[0] > 0.09 and 0 < longer[1] < longer[0] / 10  # of copies' gradients alone
+
+    def longer(share, plan):
+        narrow = replace(job, hardware=replace(h100, gpus_per_leaf=32, leaf_share=share))
+        return time_step(narrow, plan).seconds - time_step(job, plan).seconds
+
+    ring, copies = Plan(dp=64, zero=3), Plan(dp=64, zero=3, shards=32)
+    assert longer(1 / 4, ring) == 0 and longer(1 / 8, ring) > 0.09
+    assert longer(1 / 2, copies) > 0
 
 
 def test_without_a_switch_a_group_has_the_links_that_lead_to_its_members():

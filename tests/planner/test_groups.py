@@ -32,9 +32,35 @@ def test_a_group_lies_on_nodes_and_leaves_where_its_ranks_do(ranks, stride, node
     assert (links.nodes, links.per_node) == (len({*nodes}), nodes.count(0))
     leaves = {place // (node * nodes_per_leaf) for place in places}
     port = hardware.across.bandwidth_bytes_per_second
-    assert links.across_bandwidth == port * (0.5 if len(leaves) > 1 else 1)
+    assert links.spread_bandwidth == port * (0.5 if len(leaves) > 1 else 1)
     hops = [hardware.across if a != b else hardware.inside for a, b in zip(nodes, nodes[1:])]
     assert links.hops_seconds == pytest.approx(sum(hop.latency_seconds for hop in hops))
+
+
+@given(ranks=powers, stride=powers, node=powers, nodes_per_leaf=powers)
+def test_flows_of_all_rings_that_leave_a_leaf_share_its_uplinks(ranks, stride, node, nodes_per_leaf):
+    """Groups are placed one by one; a ring leaves a node over the ports of all its ranks there."""
+    hardware = fabric(node, leaf := node * nodes_per_leaf)
+    links, world, leaving = GroupLinks(ranks, stride, hardware), max(ranks * stride, leaf), 0
+    for first in (first for first in range(world) if first // stride % ranks == 0):
+        places = [first + rank * stride for rank in range(ranks)]
+        for place, after in zip(places, places[1:] + places[:1]):
+            if place // leaf == 0 != after // leaf:
+                leaving += sum(other // node == place // node for other in places)
+    share = min(1.0, leaf * hardware.leaf_share / leaving) if leaving else 1.0
+    assert links.across_bandwidth == pytest.approx(share * hardware.across.bandwidth_bytes_per_second)
+
+
+def test_a_ring_of_many_nodes_in_a_leaf_has_whole_ports_and_stages_a_third_of_a_leaf_the_share_of_three():
+    """Pods of 3,072 GPUs that leave a seventh of the network: of each pod's GPUs a third are in a stage whose
+    next one is in another pod."""
+    pods = replace(H100, gpus_per_leaf=3072, leaf_share=0.143)
+    job = TrainingJob(find_model("llama-3-405b"), pods, find_stack("megatron-core"), 8192, 2048)
+    groups, port = Groups(Plan(tp=8, pp=16, dp=128), job), H100.across.bandwidth_bytes_per_second
+    assert groups.dp.across_bandwidth == port
+    assert groups.pp.across_bandwidth == pytest.approx(3 * 0.143 * port)
+    alltoall = replace(groups.dp, ranks=512)
+    assert alltoall.spread_bandwidth == pytest.approx(0.143 * port)
 
 
 @given(ranks=powers, stride=powers, node=powers)
@@ -43,7 +69,7 @@ def test_an_all_to_all_takes_as_long_as_its_busier_port_and_uses_the_other_one_f
     links = GroupLinks(ranks, stride, fabric(node, 10**6))
     mates = sum(rank * stride < node for rank in range(1, ranks))
     inside = mates / links.inside_bandwidth
-    across = (ranks - 1 - mates) / links.across_bandwidth
+    across = (ranks - 1 - mates) / links.spread_bandwidth
     seconds = max(inside, across) or 1.0
     assert links.all_to_all_use == pytest.approx((inside / seconds, across / seconds))
 

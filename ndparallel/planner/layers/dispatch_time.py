@@ -66,7 +66,7 @@ def dispatch_seconds(nbytes, experts: Experts, links: GroupLinks):
     hardware, tokens = links.hardware, nbytes / experts.top_k
     crossing = distinct(links.nodes, experts) * (links.nodes - 1) / links.nodes
     copied = distinct(links.ranks, experts) * (links.per_node - 1) / links.per_node
-    across = tokens * crossing / links.across_bandwidth
+    across = tokens * crossing / links.spread_bandwidth
     inside = tokens * copied / links.inside_bandwidth
     latency = either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
     return either(links.ranks > 1, START_SECONDS + latency + larger(inside, across), 0.0)
