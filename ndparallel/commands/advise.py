@@ -14,7 +14,7 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.commands.plan import job_words
-from ndparallel.planner.describe import room_words, shared_ports_named
+from ndparallel.planner.describe import assumed_nodes, room_words, shared_ports_named
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, overlapped, with_defaults
@@ -75,7 +75,8 @@ def show(advice: Advice, words: str) -> None:
     show_command(console, words, advice.found.best)
     console.print(prose(" ".join([conclusion(advice), *doubts(advice)]), width))
     console.print(prose(f"{certainty(advice.found)} {HEADROOM_WORDS}", width))
-    for sentence in shared_ports_named(advice.found.best):
+    best = advice.found.best
+    for sentence in [*assumed_nodes(best), *shared_ports_named(best)]:
         console.print(prose(sentence, width))
     console.print()
     for guide in GUIDES:

@@ -11,7 +11,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.launch_flags.frameworks import launched_by, written
 from ndparallel.launch_flags.options import described, launch, priced, script_given
-from ndparallel.planner.describe import shared_ports_named
+from ndparallel.planner.describe import assumed_nodes, shared_ports_named
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
 from ndparallel.planner.plan_name import known_modules, plan_option
@@ -76,7 +76,8 @@ def show(
     show_search(found, arguments.top)
     console, width = plain_console()
     said = advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour)
-    for sentence in [*said, *shared_ports_named(found.recommended)]:
+    best = found.recommended
+    for sentence in [*said, *assumed_nodes(best), *shared_ports_named(best)]:
         console.print(prose(sentence, width))
     show_changes(console, found.recommended, changed)
     if changed:

@@ -124,7 +124,8 @@ def assumed_nodes(found: Prediction) -> list[str]:
     used = node - node % size
     return [
         f"{listed([*partial])} in groups of {size} GPUs are priced inside a node: of its {node} GPUs {used} "
-        f"are taken to be used, and {node - used} idle (--what-if gpus_per_node={used})."
+        f"are taken to be used, and {node - used} idle (--what-if gpus_per_node={used}, and "
+        f"--gpus-per-node {used} of `ndparallel mesh`); on all {node} some groups would lie on two nodes."
     ]
 
 

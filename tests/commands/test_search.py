@@ -36,6 +36,17 @@ def record(capsys, *options: str) -> dict:
     return json.loads(printed(capsys, *options, "--json"))
 
 
+def test_a_search_says_how_many_gpus_of_a_node_it_takes_to_be_idle(capsys):
+    """Six of eight, whose groups of six a mesh on such nodes has inside them, and on whole ones has not."""
+    job = ["--model", "llama-3-8b", "--gpus", "48", "--global-batch", "96"]
+    said = printed(capsys, "plan", *job, "--pp", "8", "--tp", "1", "--cp", "1", "--timeline", "none")
+    assert "6 are taken to be used, and 2 idle" in said and "--gpus-per-node 6 of `ndparallel mesh`" in said
+    assert "idle" not in printed(capsys, "plan", *JOB, "--pp", "2", "--tp", "1", "--timeline", "none")
+    mesh = ["mesh", "--hardware", "h100", "--gpus", "48", "--pp", "8", "--dp", "6"]
+    links = [record(capsys, *mesh, *nodes)["links"]["dp"] for nodes in ([], ["--gpus-per-node", "6"])]
+    assert links == ["both", "inside"]
+
+
 def test_plan_without_degrees_searches_and_its_first_plan_can_be_asked_for_by_its_degrees(capsys):
     found = record(capsys, "plan", *JOB, "--top", "4")
     assert len(found["plans"]) == 4 and {"rejected", "legal", "fit", "timed", "gap_ratio"} <= found.keys()
