@@ -9,6 +9,7 @@ Idea   Weak scaling gives every GPU the same share of a batch that grows, strong
 
 import argparse
 import sys
+from collections.abc import Iterator
 
 from rich.table import Table
 
@@ -17,9 +18,11 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief, visible
+from ndparallel.base.words import count
 from ndparallel.planner.describe import plan_words
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, with_defaults
+from ndparallel.planner.plan_name import name_of
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
@@ -85,8 +88,22 @@ def show(curves: Curves) -> None:
     ):
         console.print(prose(reason, width))
     console.print(prose(NOTE, width))
+    for sentence in dict.fromkeys(sentence for points in curves.values() for sentence in above_one(points)):
+        console.print(prose(sentence, width))
 
 
+def above_one(points: list[Point]) -> Iterator[str]:
+    """Say why an efficiency is above 100%."""
+    base = base_of(points)
+    if base and base.best and any((point.efficiency(base) or 0) > SHOWN_ABOVE_ONE for point in points):
+        few, plan = count(base.gpus, "GPU"), name_of(base.best.plan)
+        yield (
+            f"Efficiency is above 100% where no plan that fits on {few} takes as little of a GPU's time for "
+            f"a token as those on more: there it is {plan}."
+        )
+
+
+SHOWN_ABOVE_ONE = 1.005  # what is not 100% in whole percent
 NOTE = (
     "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table "
     "that circulates without model "

@@ -1,9 +1,9 @@
 """The best plan on ever more GPUs: weak scaling, whose batch grows with them, and strong scaling, whose batch
 stays.
 
-Idea   Each size is searched by itself, as each would be run. Efficiency is the throughput of a GPU, in that
-       of the smallest size that fits. Beside it stand the ranges of a table that circulates, with its degrees
-       on this job.
+Idea   Each size is searched by itself, as `ndparallel plan` does it, and has the plan that is to be taken.
+       Efficiency is the throughput of a GPU, in that of the smallest size that fits. Beside it stand the
+       ranges of a table that circulates, with its degrees on this job.
 Cost   a search for every size and way.
 Limit  The table says neither model nor hardware, and its efficiencies are of weak scaling.
 
@@ -22,7 +22,6 @@ from ndparallel.planner.prediction import Prediction, legal_and_fits, predict
 from ndparallel.search.search import search
 
 SIZES = (8, 64, 512, 2048, 16384)
-EFFORT = 100_000  # of a search: one plan is wanted, not ten
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def scale(
 
 def point_of(job: TrainingJob, gpus: int) -> Point:
     try:
-        best = search(job, gpus, top=1, effort=EFFORT).best
+        best = search(job, gpus, kinds=True).recommended
         return Point(gpus, job.global_batch, best, "", usual_plan(job, gpus))
     except UserError as reason:
         return Point(gpus, job.global_batch, None, str(reason), None)

@@ -236,6 +236,25 @@ def test_scaling_shares_one_batch_or_lets_it_grow(capsys, tmp_path):
     assert len(ElementTree.parse(picture).findall(".//{*}rect[@class='nd-weak']")) >= 2
 
 
+def test_scaling_takes_the_plan_that_plan_takes(capsys):
+    """Here the simplest of those that predictions cannot tell apart is not the fastest."""
+    found, (row, *_) = (
+        record(capsys, *SEVENTY),
+        record(capsys, "scaling", *SEVENTY[1:], "--sizes", "64")["rows"],
+    )
+    assert found["recommended"]["step_seconds"] > found["plans"][0]["step_seconds"]
+    for key in ("plan", "step_seconds", "mfu"):
+        assert row[key] == found["recommended"][key]
+
+
+def test_scaling_says_why_more_gpus_are_more_efficient(capsys):
+    few = ["--sizes", "2,8"]
+    assert record(capsys, "scaling", *JOB, *few)["rows"][1]["efficiency"] > 1.1
+    said = " ".join(printed(capsys, "scaling", *JOB, *few).split())
+    assert "above 100% where no plan that fits on 2 GPUs" in said
+    assert "above 100%" not in printed(capsys, "scaling", *JOB, "--sizes", "16")
+
+
 def test_scaling_says_where_a_model_does_not_fit(capsys):
     out = printed(
         capsys,
