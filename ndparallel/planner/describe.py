@@ -2,11 +2,13 @@
 
 from gpu import si
 from ndparallel.base.words import count, listed, three_digits
+from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.groups import Groups
 from ndparallel.planner.imbalance import imbalance_sentences
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
+from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.software import find_stack
 
@@ -197,6 +199,16 @@ def room_words(found: Prediction, plan: str = "It") -> str:
     return f"{plan} fits, but is tight: {si(-room, 'B')} of {has} are left, and {doubtful}."
 
 
+def peak_words(found: Prediction) -> str:
+    """Name the peak that MFU is a share of, where it is not that of 16 bits."""
+    job = found.job
+    if not NUMBER_TYPES[job.dtype].needs or not isinstance(job.hardware, Accelerator):
+        return ""
+    in_16_bits = found.flops_per_second_per_gpu / job.hardware.peak("bf16")
+    kind = NUMBER_TYPES[job.dtype].needs
+    return f" of {kind}'s {job.peak / 1e12:,.0f} TFLOP/s ({in_16_bits:.1%} of bf16's)"
+
+
 def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> list[str]:
     """What the tables do not say."""
     kind, lost = bound(found)
@@ -207,7 +219,8 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         f"{found.tokens_per_second_per_gpu:,.0f} tokens/s and {found.flops_per_second_per_gpu / 1e12:.4g} "
         "TFLOP/s per GPU; "
         f"{training_words(found, tokens, price_per_gpu_hour)}.",
-        f"MFU {found.mfu:.1%}: {DEFINITIONS[model]}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
+        f"MFU {found.mfu:.1%}{peak_words(found)}: {DEFINITIONS[model]}. "
+        f"HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {room_words(found)}",
         *imbalance_sentences(found),
         *assumed_links(found.job, int(found.plan.gpus)),

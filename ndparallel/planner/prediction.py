@@ -144,6 +144,7 @@ class Prediction:
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "tflops_per_gpu": self.flops_per_second_per_gpu / 1e12,
             "mfu": self.mfu,
+            "peak_flops_per_second": self.job.peak,
             "hfu": self.hfu,
             "parameters": self.job.shape.parameters().total,
             "memory_bytes_per_stage": [stage_bytes(memory) for memory in self.memory],

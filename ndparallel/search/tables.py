@@ -14,6 +14,7 @@ from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
 from ndparallel.planner.describe import (
     assumed_links,
     bound,
+    peak_words,
     plan_words,
     training_words,
 )
@@ -164,6 +165,7 @@ def advice_sentences(found: Found, tokens: float, price: float | None) -> list[s
         f"In that name: {explained(take.plan)}.",
         f"A step takes {si(take.seconds, 's')} {take.error_bar.sentence}{choice_words(found)}",
         f"{training_words(take, tokens, price)}.{free_words(found)}",
+        *([f"MFU {take.mfu:.1%}{peak}."] if (peak := peak_words(take)) else []),
         launch_words(found),
         *assumed_links(found.job, found.gpus),
     ]

@@ -281,6 +281,17 @@ def test_every_type_of_number_has_an_mfu_in_text_json_and_search(capsys, dtype):
     assert all(0 < each["mfu"] < 1 for each in [record(capsys, "plan", *typed, "--tp", "2"), *few])
 
 
+def test_an_mfu_in_fewer_bits_names_its_peak_and_the_share_of_the_peak_in_16(capsys):
+    fp8 = record(capsys, "plan", *JOB, "--tp", "2", "--dtype", "fp8")
+    assert fp8["peak_flops_per_second"] == 1979e12
+    assert fp8["tflops_per_gpu"] / 1979 == pytest.approx(fp8["mfu"])
+    said = f"MFU {fp8['mfu']:.1%} of fp8's 1,979 TFLOP/s ({fp8['tflops_per_gpu'] / 989:.1%} of bf16's)"
+    typed = [*JOB, "--dtype", "fp8"]
+    assert said in " ".join(printed(capsys, "plan", *typed, "--tp", "2").split())
+    assert "of bf16's)" in printed(capsys, "plan", *typed)
+    assert "of bf16's)" not in printed(capsys, "plan", *JOB, "--tp", "2")
+
+
 @pytest.mark.parametrize(
     ("command", "options", "said"),
     [
