@@ -240,7 +240,7 @@ class LocalExperts(Unit):
         self.sort(rows, dispatcher)
         gate_up = self.multiply("gate_up", rows, self.w["gate_up"].swapaxes(1, 2), dispatcher)
         activated = functional.swiglu(gate_up)
-        self.charge_swiglu(3, dispatcher)
+        self.charge_swiglu(activated, 3, dispatcher)
         out = self.multiply("down", activated, self.w["down"].swapaxes(1, 2), dispatcher)
         saved.keep(rows=rows, **{"expert gate_up": gate_up, "expert activated": activated})
         self.sort(rows, dispatcher)
@@ -251,7 +251,7 @@ class LocalExperts(Unit):
         self.sort(dout, dispatcher)
         dactivated = self.multiply("down", dout, self.w["down"], dispatcher)
         dgate_up = functional.swiglu_backward(dactivated, saved.take("expert gate_up"))
-        self.charge_swiglu(5, dispatcher)
+        self.charge_swiglu(dactivated, 5, dispatcher)
         drows = self.multiply("gate_up", dgate_up, self.w["gate_up"], dispatcher)
         saved.keep(**{"d expert down": dout, "d expert gate_up": dgate_up})
         self.sort(dout, dispatcher)
@@ -266,10 +266,10 @@ class LocalExperts(Unit):
             products[its] = self.matmul(name, rows[its], weights[expert])
         return products
 
-    def charge_swiglu(self, passes: int, dispatcher: TokenDispatcher) -> None:
-        """Charge for the activation, a kernel for every expert's rows."""
-        for count in filter(None, dispatcher.by_expert):
-            self.elementwise("swiglu", count * self.w["down"].shape[-1], passes)
+    def charge_swiglu(self, activated: np.ndarray, passes: int, dispatcher: TokenDispatcher) -> None:
+        """Charge for the activation of all rows (r, ffn), a kernel for every expert's."""
+        for _, its in dispatcher.busy_experts():
+            self.elementwise("swiglu", activated[its].size, passes)
 
     def rows_weight(self, dispatcher: TokenDispatcher, saved: Saved) -> None:
         """Add up the weights' gradients; those of an expert without rows stay as they are."""

@@ -87,7 +87,7 @@ class Tails:
     def at_most(self, rank: int) -> float:
         """Seconds that a rank's tail takes if nothing of it is hidden."""
         before = self.met[rank].spent.total if rank in self.met else reducing_of(self.ends, rank)
-        return before + self.work.longest_tail(rank) + self.first.total
+        return longest(before + self.work.longest_tail(rank) + self.first.total)
 
 
 def slack_of(work: Workload, ends: Ends, rank: int) -> dict[int, float]:
