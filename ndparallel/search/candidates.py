@@ -126,10 +126,10 @@ def priced(
 ) -> Part:
     """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced. Modules
     run again only where a plan lacks memory that runs nothing again: it is never slower."""
-    sweep = Sweep(job, every, fixed, memory_bytes, with_own_jobs(frameworks, job))
+    selection = PlanSelection(job, every, fixed, memory_bytes, with_own_jobs(frameworks, job))
     for rows in rows_by_modules(every, lengths):
-        sweep.price(rows)
-    return in_order_of_length(sweep.part)
+        selection.price(rows)
+    return in_order_of_length(selection.part)
 
 
 def rows_by_modules(every: list[Plan], lengths: list[int]) -> list[np.ndarray]:
@@ -150,7 +150,7 @@ def in_order_of_length(part: Part) -> Part:
 
 
 @dataclass
-class Sweep:
+class PlanSelection:
     """Prunes and prices rows of these families, and adds what fits to a part. `wanted` are the rows of one
     recomputation, by group, that other modules are worth: the first rows say which lack memory, and the next
     ones, with most modules, which of these do no more."""

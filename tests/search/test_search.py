@@ -158,9 +158,9 @@ def test_plans_of_low_bounds_are_timed_until_the_certificate_is_one_per_cent(mon
     """Stages of 126 layers are uneven but with 8 chunks, of which the bounds know nothing."""
     some = job("llama-3-405b", batch=2048, sequence=8192)
     fixed = {"tp": 4, "pp": 16, "schedule": "interleaved", "zero": 1, "recompute": "none"}
-    sure = search(some, 16384, fixed, top=4, headroom=0.04)
+    sure = search(some, 16384, fixed, top=4, headroom=0.04, effort=100_000)
     monkeypatch.setattr(timing_queue, "CERTIFY", 0.0)
-    unsure = search(some, 16384, fixed, top=4, headroom=0.04)
+    unsure = search(some, 16384, fixed, top=4, headroom=0.04, effort=100_000)
     assert sure.gap < timing_queue.SURE < unsure.gap
     assert sure.best.plan == unsure.best.plan and sure.timed > unsure.timed
 
