@@ -27,12 +27,12 @@ from ndparallel.planner.step.schedule_timer import FULL_ROUNDS
 from ndparallel.planner.step.step import Step
 from ndparallel.search.candidates import Candidates
 
-EFFORT = 400_000
+EFFORT = 200_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
 PER_SCHEDULE = 1_000  # plans of every schedule whose estimates are compared
 PASSES = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
 ATTEMPTS = 650  # the same of a schedule that is searched for
-CERTIFY = 0.25  # of the effort, once more, for plans whose bounds keep the gap wide
+CERTIFY = 2.0  # times the effort, once more, for plans whose bounds keep the gap wide
 SURE = 0.01  # gap below which no more plans are timed for it
 AGAIN = 0.2  # of the effort for a plan whose list of actions was written for another one
 
