@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # what the table below does, in words that type checkers read
     from ndparallel.pipeline.work import Work as Work
     from ndparallel.planner.job import Plan as Plan, TrainingJob as TrainingJob
     from ndparallel.planner.models.presets import find_model as find_model
+    from ndparallel.planner.options import plan_for as plan_for
     from ndparallel.planner.prediction import predict as predict
     from ndparallel.planner.software import find_stack as find_stack
     from ndparallel.search.search import search as search_plans
@@ -76,6 +77,7 @@ PUBLIC = {
     "launch": "ndparallel.engines.launch:launch",
     "load_lesson": "ndparallel.lessons.registry:load",
     "memory_history": "ndparallel.drawing.history:memory_history",
+    "plan_for": "ndparallel.planner.options:plan_for",
     "predict": "ndparallel.planner.prediction:predict",
     "run_lesson": "ndparallel.lessons.table:run_lesson",
     "search_plans": "ndparallel.search.search:search",

@@ -159,7 +159,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Plan:
-    """One layout, or as many as its arrays have elements."""
+    """One layout, or as many as its arrays have elements. Its defaults know no job: `plan_for` makes the plan
+    that `ndparallel plan` prices, with sequence parallelism where the job's software has it."""
 
     tp: Any = 1
     pp: Any = 1

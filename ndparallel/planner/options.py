@@ -6,6 +6,7 @@ Idea   Our names and Megatron's mean the same. What follows from the rest is der
 
 import argparse
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import Any
@@ -95,11 +96,26 @@ def plan_options_given(arguments: argparse.Namespace) -> dict[str, Any]:
 def job_and_plan(arguments: argparse.Namespace) -> tuple[TrainingJob, Plan]:
     """The job and the plan that the options describe, with their defaults. Raises UserError, with the nearest
     legal value, where they cannot be."""
-    check_given(arguments)
     job = job_from(arguments)
-    plan = plan_from(arguments, job)
+    return job, plan_for(job, arguments.gpus, **{name: getattr(arguments, name) for name in PLAN_DEFAULTS})
+
+
+def plan_for(job: TrainingJob, gpus: int, name: str | None = None, **fields: Any) -> Plan:
+    """The plan that `ndparallel plan` prices for this job on so many GPUs.
+
+    name: the whole plan by its name, as "TP8xPP4xDP2,zero1,sp,mbs1"; or its fields one by one, as tp=8,
+    pp=4. A field that is left out follows as for the command: dp from the GPUs, schedule and chunks from
+    each other, sequence parallelism from the job's software. Plan's own defaults know no job, and are
+    without sequence parallelism. Raises UserError, with the nearest legal value, where the plan cannot be.
+    """
+    for field in fields.keys() - PLAN_DEFAULTS.keys():
+        raise unknown("field of a plan", field, PLAN_DEFAULTS)
+    given = plan_options_given(argparse.Namespace(**fields, plan=name))
+    asked = argparse.Namespace(**PLAN_DEFAULTS | given, gpus=gpus)
+    check_given(asked)
+    plan = plan_from(asked, job)
     check(job, plan)
-    return job, plan
+    return plan
 
 
 def job_from(arguments: argparse.Namespace) -> TrainingJob:
@@ -133,7 +149,7 @@ def job_from(arguments: argparse.Namespace) -> TrainingJob:
 def check_given(arguments: argparse.Namespace) -> None:
     """Raise UserError for what stands for a default where it is left out of a plan, and for nothing where it
     is given."""
-    at_least_one(arguments, "dp", "chunks", "layers_per_stage")
+    at_least_one(arguments, "gpus", "dp", "chunks", "layers_per_stage")
     if arguments.shards < 0:
         raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
 
@@ -285,10 +301,10 @@ def data_parallel(arguments: argparse.Namespace, others: int) -> int:
     return left
 
 
-def stage_layers_from(given: str | tuple[int, ...]) -> tuple[int, ...]:
-    """How many layers each stage has. Raises UserError for what is no list of numbers."""
-    if isinstance(given, tuple):  # of a plan's name
-        return given
+def stage_layers_from(given: str | Sequence[int]) -> tuple[int, ...]:
+    """How many layers each stage has. Raises UserError for words that are no list of numbers."""
+    if not isinstance(given, str):  # of a plan's name
+        return tuple(given)
     if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", given):
         raise UserError(f"--stage-layers {brief(given)} is no list of whole numbers, as in 9,9,9,5.")
     return tuple(map(int, given.split(",")))
