@@ -78,7 +78,7 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         raise told(error, arguments.own) from error
     notes = *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
     run.report = replace(run.report, notes=notes)
-    from ndparallel.results.show import show  # the runner has imported it beside its ranks
+    from ndparallel.results.show import show  # imported already, while ranks computed
 
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())

@@ -12,7 +12,6 @@ Glossary
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -39,8 +38,6 @@ from ndparallel.training.gradient_check import (
 )
 from ndparallel.training.job import Job
 
-# imported once ranks compute: ranks started after it would copy its memory, and wait for it
-SHOWS_ROWS = "ndparallel.results.show"
 MOST_WITH_EVENTS = 64  # GPUs of a run of sizes only; of more the events are added up
 
 
@@ -173,16 +170,17 @@ class Runner:
         """Run one strategy and measure it."""
         return self._measured(entry, self._begin(entry))
 
-    def measured_in_turn(self, entries: Sequence[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
-        """Run one strategy after another. While ranks compute, what shows the rows is imported, the next
-        reference is made, and the entry before is measured; while they end, the last one is."""
+    def measured_in_turn(
+        self, entries: Sequence[Entry], meanwhile: Callable[[], object] = lambda: None
+    ) -> Iterator[tuple[Measurement, list[RankResult]]]:
+        """Run one strategy after another. While ranks compute, do what is to be done `meanwhile`, make their
+        reference, and measure the entry before; while they end, measure the last one."""
         before: tuple[Entry, PendingRun | None] | None = None
-        missing = self._missing_references(entries)
         for entry in entries:
             underway = self._begin(entry)
-            if entry.gpus > 1:
-                import_module(SHOWS_ROWS)
-                next(missing, None)
+            if entry.job and entry.gpus > 1:
+                meanwhile()
+                self.reference(entry.job, entry.strategy.reference)
             if before:
                 yield self._measured(*before)
             before = entry, underway
@@ -195,15 +193,6 @@ class Runner:
         if not entry.job:
             return None
         return self.begin(entry.strategy, entry.job, self._hardware(entry))
-
-    def _missing_references(self, entries: Sequence[Entry]) -> Iterator[Reference]:
-        """Make the references that these entries lack, each when it is asked for."""
-        for entry in entries:
-            made = len(self.references)
-            if entry.job:
-                reference = self.reference(entry.job, entry.strategy.reference)
-                if len(self.references) > made:
-                    yield reference
 
     def _hardware(self, entry: Entry) -> Hardware:
         return replace(

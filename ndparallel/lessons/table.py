@@ -6,6 +6,7 @@ Idea   All strategies train the same model on the same batch; the single GPU run
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError, chosen
@@ -84,10 +85,15 @@ def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -
     with runner, rare_garbage_collection():
         # before any ranks start, which are then born with what the single GPU has drawn and derived
         reference = runner.reference(job)
-        rows, left = zip(*runner.measured_in_turn(entries))
+        rows, left = zip(*runner.measured_in_turn(entries, import_tables))
     results = {entry.strategy.name: ranks for entry, ranks in zip(entries, left)}
     report = make_report(name, job, runner.hardware, list(rows), reference)
     return Run(replace(report, contention=runner.contention), runner.hardware, results)
+
+
+def import_tables() -> None:
+    """Import what shows the rows. Ranks that are started after it would copy its memory, and wait for it."""
+    import_module("ndparallel.results.show")
 
 
 def names_as_written(strategies: Sequence[Strategy], names: Sequence[str]) -> list[str]:
