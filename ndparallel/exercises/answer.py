@@ -27,6 +27,10 @@ class NotBegun(UserError):
     """The reader has not written anything yet."""
 
 
+class NothingChanged(NotBegun):
+    """The file does what it did when it was written."""
+
+
 class Answer(Protocol):
     """What is graded: `on(rank)` has the functions that are asked for as attributes."""
 
@@ -46,9 +50,9 @@ class ModelAnswer:
 class ReadersAnswer:
     """The reader's file, as an answer."""
 
-    def __init__(self, path: Path, exercise: Exercise) -> None:
+    def __init__(self, path: Path, exercise: Exercise, even_unchanged: bool = False) -> None:
         self.path, self.asks = path, tuple(exercise.asks)
-        self.code = compiled(path, self.asks, template(exercise))
+        self.code = compiled(path, self.asks, "" if even_unchanged else template(exercise))
 
     def on(self, rank: int) -> Any:
         """Run the file for one GPU, and return the functions that are asked for."""
@@ -63,8 +67,9 @@ class ReadersAnswer:
 
 
 def compiled(path: Path, asks: Sequence[str], begins_with: str) -> CodeType:
-    """Compile the reader's file. Raises NotBegun where every function that is asked for is still `...`, or
-    the file does what the one does that it `begins_with`, and UserError for what is no Python."""
+    """Compile the reader's file. Raises NotBegun where every function that is asked for is still `...`,
+    NothingChanged where the file does what the one does that it `begins_with`, and UserError for what is no
+    Python."""
     source = read_text(path, MOST_BYTES)
     try:
         tree = ast.parse(source, str(path))
@@ -77,7 +82,7 @@ def compiled(path: Path, asks: Sequence[str], begins_with: str) -> CodeType:
     if functions and all(map(is_empty, functions)):
         raise NotBegun(f"{path}: nothing is written yet. Write {listed([part.name for part in functions])}.")
     if without_words(tree) == without_words(ast.parse(begins_with)):
-        raise NotBegun(f"{path}: nothing is changed yet. Change {listed(asks)}.")
+        raise NothingChanged(f"{path}: nothing is changed yet. Change {listed(asks)}.")
     return code
 
 

@@ -22,10 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.base.quoting import shortened
-from ndparallel.engines.failures import RankError, words_of
+from ndparallel.engines.failures import DeadlockError, RankError, words_of
 from ndparallel.engines.system import end_with_parent
 from ndparallel.engines.thread_stacks import raise_in
-from ndparallel.exercises.answer import TOLD, Answer, ModelAnswer, NotBegun, ReadersAnswer, last_line
+from ndparallel.exercises.answer import (
+    TOLD,
+    Answer,
+    ModelAnswer,
+    NotBegun,
+    NothingChanged,
+    ReadersAnswer,
+    last_line,
+)
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.verdict import NOT_BEGUN, WRONG, Verdict, judge
 
@@ -101,7 +109,8 @@ def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer], par: At
     try:
         yours = limited(lambda: exercise.attempt(answer()), path)
     except NotBegun as nothing:
-        return Verdict(exercise.name, NOT_BEGUN, (str(nothing),), par=par.figures)
+        hangs = isinstance(nothing, NothingChanged) and hangs_by(exercise, path)
+        return Verdict(exercise.name, NOT_BEGUN, (str(nothing), *(hangs or ())), par=par.figures)
     except RankError as error:
         return wrong(exercise, unusable(str(error).strip().splitlines()[-1]))
     except TOLD as error:
@@ -117,6 +126,17 @@ def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer], par: At
         place = last_line(error, path)
         return wrong(exercise, f"{raised} ({place})" if place else unusable(raised))
     return judge(exercise, yours, par)
+
+
+def hangs_by(exercise: Exercise, path: Path) -> tuple[str, ...]:
+    """Say why the file hangs that the reader was given, where it does: then this is the task."""
+    try:
+        limited(lambda: exercise.attempt(ReadersAnswer(path, exercise, even_unchanged=True)), path)
+    except DeadlockError as error:
+        return (str(error),)
+    except Exception:  # what else it does the reader has not asked yet
+        return ()
+    return ()
 
 
 def unusable(raised: str) -> str:

@@ -84,6 +84,13 @@ def test_the_readers_file_is_not_begun_until_what_it_does_changes(name, tmp_path
         assert verdict_of_file(name, path, same).mark == NOT_BEGUN
 
 
+def test_the_file_that_hangs_says_who_waits_for_whom_before_anything_is_changed(tmp_path):
+    name = "why_does_it_hang"
+    verdict = verdict_of_file(name, tmp_path / f"{name}.py", template(find(name)))
+    assert verdict.mark == NOT_BEGUN
+    assert "waits for 'array' from rank 3, which, in why_does_it_hang.py:" in verdict.sentences[1]
+
+
 @pytest.mark.parametrize("name", ORDER)
 def test_the_lines_to_begin_with_run(name, tmp_path):
     exercise = find(name)
