@@ -8,6 +8,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import number, whole_number
 from ndparallel.base.quoting import brief
 
+ALIKE = 0.8  # as difflib counts: a letter too many, too few or in another place, and no other word
 Number = TypeVar("Number", int, float)
 
 
@@ -23,8 +24,16 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, left = self.parse_known_args(args, namespace)
         if left:
-            self.error(f"unrecognized arguments: {brief(' '.join(left))[1:-1]}")
+            self.error(f"unrecognized arguments: {brief(' '.join(left))[1:-1]}{self.near(left[0])}")
         return found
+
+    def near(self, word: str) -> str:
+        """Return a question after the option that a word is nearest to, or nothing."""
+        import difflib  # for what is misspelled alone
+
+        options = [name for action in self._actions for name in action.option_strings]
+        close = word.startswith("--") and difflib.get_close_matches(word.partition("=")[0], options, 1, ALIKE)
+        return f"; did you mean {close[0]}?" if close else ""
 
     def error(self, message: str) -> NoReturn:
         _, lacks, names = message.partition("arguments are required: ")
