@@ -215,6 +215,8 @@ def actions_of(found: object, rank: int, ops: str) -> Iterator[Action]:
                 f"schedule() yields {action!r} for GPU {rank}: yield Action(op, stage, microbatch)"
             )
         if action[0] not in tuple(ops):
-            named = " or ".join(f'"{op}"' for op in ops)
-            raise UserError(f"schedule() yields the op {action[0]!r} for GPU {rank}: here an op is {named}")
+            named = ", ".join(ops)
+            raise UserError(
+                f"schedule() yields the op {action[0]!r} for GPU {rank}: here an op is one of {named}"
+            )
         yield Action(*action)

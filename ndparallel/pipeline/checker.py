@@ -99,7 +99,9 @@ def _count_fault(ops: str) -> str:
         return "never does F"
     if "B" in ops:
         return f"lists besides B, which is I and W at once, also {'I' if 'I' in ops else 'W'}"
-    return "never does " + ("W" if "I" in ops else "I" if "W" in ops else "B, nor I and W,")
+    if "I" in ops:
+        return "never does W, the gradient of the weights,"
+    return "never does " + ("I, the gradient of the input," if "W" in ops else "the backward pass")
 
 
 def _wrong_pairs(schedule: Schedule) -> Iterator[str]:

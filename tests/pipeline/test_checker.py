@@ -73,9 +73,12 @@ def test_a_dropped_or_repeated_action_is_explained(data):
 @pytest.mark.parametrize(
     ("schedule", "sentence"),
     [
-        (by_hand("F0.0"), "rank 0 never does B, nor I and W, of microbatch 0 on stage 0."),
-        (by_hand("F0.0 I0.0"), "rank 0 never does W of microbatch 0 on stage 0."),
-        (by_hand("F0.0 W0.0"), "rank 0 never does I of microbatch 0 on stage 0."),
+        (by_hand("F0.0"), "rank 0 never does the backward pass of microbatch 0 on stage 0."),
+        (
+            by_hand("F0.0 I0.0"),
+            "rank 0 never does W, the gradient of the weights, of microbatch 0 on stage 0.",
+        ),
+        (by_hand("F0.0 W0.0"), "rank 0 never does I, the gradient of the input, of microbatch 0 on stage 0."),
         (by_hand("B0.0"), "rank 0 never does F of microbatch 0 on stage 0."),
         (
             by_hand("F0.0 B0.0 W0.0"),

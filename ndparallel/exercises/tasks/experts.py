@@ -14,7 +14,8 @@ Given   rows                        (tokens, width); expert_of[i] is the GPU who
         gpu.send(target, array, what), gpu.receive(source, what)    receive returns the array
         rows[expert_of == e]        the rows for expert e, in order
 
-Right is every row's result in the row's own place. Then the bytes count, and the seconds.
+Right is every row's result in the row's own place, with 3 or 5 GPUs as well, and where an expert
+gets no row. Then the bytes count, and the seconds.
 """
 
 from collections.abc import Callable
@@ -23,10 +24,11 @@ import numpy as np
 
 from gpu import GPU, Operation
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 from ndparallel.hardware.pocket import POCKET
 
-RANKS, TOKENS, WIDTH = 4, 64, 32
+WORLDS = ((4, 64), (3, 10), (5, 3))  # GPUs, and rows of each: the first is measured
+WIDTH = 32
 
 
 def through_experts(
@@ -48,11 +50,11 @@ def through_experts(
     return results
 
 
-def problem(rank: int) -> tuple[np.ndarray, np.ndarray]:
+def problem(rank: int, ranks: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows, and the expert of each: expert 0 is a favourite."""
     generator = np.random.default_rng(rank)
-    rows = generator.standard_normal((TOKENS, WIDTH)).astype(np.float32)
-    return rows, np.minimum(generator.integers(0, 6, TOKENS) % 5, RANKS - 1)
+    rows = generator.standard_normal((tokens, WIDTH)).astype(np.float32)
+    return rows, np.minimum(generator.integers(0, 6, tokens) % 5, ranks - 1)
 
 
 def made_by(expert: int, rows: np.ndarray) -> np.ndarray:
@@ -61,39 +63,44 @@ def made_by(expert: int, rows: np.ndarray) -> np.ndarray:
 
 
 def attempt(answer) -> Attempt:
+    name = "With {} GPUs and {} rows on each"
+    return right_everywhere(lambda *world: in_world(answer, *world), name, *WORLDS)
+
+
+def in_world(answer, ranks: int, tokens: int) -> Attempt:
     def program(gpu: GPU) -> np.ndarray:
         def expert(rows: np.ndarray) -> np.ndarray:
             gpu.compute(Operation("forward expert", flops=200 * rows.size))
             return made_by(gpu.rank, rows)
 
-        rows, expert_of = problem(gpu.rank)
-        return answer.on(gpu.rank).through_experts(gpu, rows.copy(), expert_of.copy(), expert, RANKS)
+        rows, expert_of = problem(gpu.rank, ranks, tokens)
+        return answer.on(gpu.rank).through_experts(gpu, rows, expert_of, expert, ranks)
 
-    results = on_gpus(program, RANKS, POCKET)
-    wrong = first_fault(fault(result.rank, result.value) for result in results)
+    results = on_gpus(program, ranks, POCKET)
+    wrong = first_fault(fault(result.rank, result.value, ranks, tokens) for result in results)
     return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
 
 
-def fault(rank: int, found: object) -> str:
-    rows, expert_of = problem(rank)
+def fault(rank: int, found: object, ranks: int, tokens: int) -> str:
+    rows, expert_of = problem(rank, ranks, tokens)
     right = np.select(
-        [(expert_of == expert)[:, None] for expert in range(RANKS)], [made_by(e, rows) for e in range(RANKS)]
+        [(expert_of == expert)[:, None] for expert in range(ranks)], [made_by(e, rows) for e in range(ranks)]
     )
     if not isinstance(found, np.ndarray) or found.shape != right.shape:
-        return f"GPU {rank} should return one row for each of its {TOKENS} rows."
+        return f"GPU {rank} should return one row for each of its {tokens} rows."
     bad = np.flatnonzero(~(np.abs(found - right).max(axis=1) <= 1e-5))
     if not bad.size:
         return ""
     row = int(bad[0])
     return (
         f"GPU {rank}: {bad.size} rows are wrong. Row {row} should come from expert {expert_of[row]}; "
-        f"{seen(found[row], rows)}"
+        f"{seen(found[row], rows, ranks)}"
     )
 
 
-def seen(found: np.ndarray, rows: np.ndarray) -> str:
+def seen(found: np.ndarray, rows: np.ndarray, ranks: int) -> str:
     """Say whose result stands there: which expert's, of which row."""
-    for expert in range(RANKS):
+    for expert in range(ranks):
         same = np.flatnonzero(np.abs(made_by(expert, rows) - found).max(axis=1) <= 1e-5)
         if same.size:
             return f"it is what expert {expert} made of row {same[0]}."

@@ -17,8 +17,8 @@ Given   attend(gpu, q, k, v, q_positions, k_positions)      a partial result of 
         gpu.isend(target, array, what), gpu.irecv(source, what)      handles; irecv's wait() returns the array
         np.stack([k, v])                                    keys and values in one message
 
-Right is the attention of the whole sequence. Then the seconds count: nobody should wait for a
-block, nor for a GPU that has more to do.
+Right is the attention of the whole sequence, and of shorter ones on 2 and 3 GPUs. Then the seconds
+count: nobody should wait for a block, nor for a GPU that has more to do.
 """
 
 from dataclasses import replace
@@ -27,10 +27,11 @@ import numpy as np
 
 from gpu import GPU, Operation
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 from ndparallel.hardware.pocket import POCKET
 
-RANKS, SEQUENCE, WIDTH = 4, 256, 32
+WORLDS = ((4, 256), (3, 96), (2, 64))  # GPUs and tokens: the first is measured
+WIDTH = 32
 STRIPED = "Every GPU has each fourth token: this is Striped Attention (Brandon et al., arXiv 2311.09431)."
 
 
@@ -40,13 +41,13 @@ def positions(rank: int, ranks: int, sequence: int) -> np.ndarray:
     return np.concatenate([chunks[rank], chunks[2 * ranks - 1 - rank]])
 
 
-def attention(gpu: GPU, q: np.ndarray, k: np.ndarray, v: np.ndarray, ranks: int) -> tuple:
+def attention(gpu: GPU, q: np.ndarray, k: np.ndarray, v: np.ndarray, ranks: int, sequence: int) -> tuple:
     """Return the partial result of this GPU's queries and all keys and values."""
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
-    mine, block = positions(gpu.rank, ranks, SEQUENCE), np.stack([k, v])
+    mine, block = positions(gpu.rank, ranks, sequence), np.stack([k, v])
     result: tuple | None = None
     for hop in range(ranks):
-        theirs = positions((gpu.rank - hop) % ranks, ranks, SEQUENCE)
+        theirs = positions((gpu.rank - hop) % ranks, ranks, sequence)
         if hop < ranks - 1:
             gpu.isend(right, block, hop)
             arriving = gpu.irecv(left, hop)
@@ -76,43 +77,53 @@ def merge(one: tuple | None, other: tuple) -> tuple:
     return one[0] * a[:, None] + other[0] * b[:, None], one[1] * a + other[1] * b, largest
 
 
-def problem() -> np.ndarray:
+def problem(sequence: int) -> np.ndarray:
     """Queries, keys and values of the whole sequence."""
-    return np.random.default_rng(0).standard_normal((3, SEQUENCE, WIDTH)).astype(np.float32)
+    return np.random.default_rng(0).standard_normal((3, sequence, WIDTH)).astype(np.float32)
 
 
 def whole(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Causal attention on one GPU, in float64."""
-    scores = q @ k.T / np.sqrt(WIDTH) + np.triu(np.full((SEQUENCE, SEQUENCE), -np.inf), 1)
+    scores = q @ k.T / np.sqrt(WIDTH) + np.triu(np.full((len(q), len(k)), -np.inf), 1)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return weights @ v / weights.sum(axis=1, keepdims=True)
 
 
 def attempt(answer) -> Attempt:
-    q, k, v = problem()
-    cut = [np.asarray(answer.on(rank).positions(rank, RANKS, SEQUENCE)) for rank in range(RANKS)]
-    if sorted(np.concatenate(cut)) != list(range(SEQUENCE)):
-        return Attempt(wrong="positions() does not give every token to exactly one GPU.")
-    if len({len(part) for part in cut}) > 1:
-        return Attempt(
-            wrong=f"positions() gives {[len(part) for part in cut]} tokens: give all GPUs equally many."
-        )
+    return right_everywhere(lambda *world: in_world(answer, *world), "With {} GPUs and {} tokens", *WORLDS)
+
+
+def in_world(answer, ranks: int, sequence: int) -> Attempt:
+    cut = [np.asarray(answer.on(rank).positions(rank, ranks, sequence)) for rank in range(ranks)]
+    if wrong := wrong_cut(cut, sequence):
+        return Attempt(wrong=wrong)
+    q, k, v = problem(sequence)
 
     def program(gpu: GPU) -> np.ndarray:
         mine = cut[gpu.rank]
-        values, weights, _ = answer.on(gpu.rank).attention(gpu, q[mine], k[mine], v[mine], RANKS)
+        values, weights, _ = answer.on(gpu.rank).attention(gpu, q[mine], k[mine], v[mine], ranks, sequence)
         return values / weights[:, None]
 
-    results = on_gpus(program, RANKS, POCKET)
-    right = whole(*problem().astype(np.float64))
+    results = on_gpus(program, ranks, POCKET)
+    right = whole(*problem(sequence).astype(np.float64))
     wrong = first_fault(fault(result.rank, result.value, right[cut[result.rank]]) for result in results)
     done = attempt_of(results, ("step_seconds", "exposed_seconds"), wrong)
-    return replace(done, remarks=(STRIPED,) * all(is_striped(part) for part in cut))
+    return replace(done, remarks=(STRIPED,) * all(is_striped(part, ranks) for part in cut))
 
 
-def is_striped(tokens: np.ndarray) -> bool:
+def wrong_cut(cut: list[np.ndarray], sequence: int) -> str:
+    """Say why a sequence cannot be cut so; nothing where it can."""
+    if sorted(np.concatenate(cut)) != list(range(sequence)):
+        return "positions() does not give every token to exactly one GPU."
+    lengths = [len(part) for part in cut]
+    if len(set(lengths)) > 1:
+        return f"positions() gives {lengths} tokens: give all GPUs equally many."
+    return ""
+
+
+def is_striped(tokens: np.ndarray, ranks: int) -> bool:
     """Whether a GPU has every so many-th token."""
-    return len(tokens) > 1 and bool((np.diff(tokens) == RANKS).all())
+    return len(tokens) > 1 and bool((np.diff(tokens) == ranks).all())
 
 
 def fault(rank: int, found: np.ndarray, right: np.ndarray) -> str:
@@ -148,8 +159,8 @@ EXERCISE = Exercise(
     asks={"positions": positions, "attention": attention},
     attempt=attempt,
     hints=(
-        "Begin with positions that are right: rank * 64 to rank * 64 + 63. Attend to your own block, pass it "
-        "on, receive the next, and merge.",
+        "Begin with positions that are right: the first sequence // ranks tokens for GPU 0, the next for GPU "
+        "1, and so on. Attend to your own block, pass it on, receive the next, and merge.",
         "After hop i a GPU has the block of GPU (rank - i) % ranks: attend() needs that GPU's positions. "
         "Announce the next block with irecv before you compute, and wait for it afterwards.",
         "For equal work cut the sequence in 2 p parts, and give GPU r the parts r and 2 p - 1 - r: zigzag.",
@@ -158,5 +169,5 @@ EXERCISE = Exercise(
     "a causal mask who has which tokens decides who waits.",
     page="docs/book/cp.md",
     over_par=over_par,
-    given=("SEQUENCE", "attend", "merge"),
+    given=("attend", "merge"),
 )

@@ -15,9 +15,10 @@ Given   all_reduce, reduce_scatter and all_gather of collectives.py, for a group
         reduce_scatter(gpu, output, array, group)       its own piece of the sum, in `output`
         all_gather(gpu, output, piece, group)           all members' pieces, in `output`
 
-        np.array_split(array, 4)[i] is the piece of the member with number i.
+        np.array_split(array, 4)[i] is the piece of the member with number i of four.
 
-Right is the sum of all eight on every GPU. Then the seconds count.
+Right is the sum of all eight on every GPU, and as well with 3 nodes of 2 or 2 nodes of 3, whatever the
+length of the array. Then the seconds count.
 """
 
 from dataclasses import replace
@@ -28,16 +29,11 @@ from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import CLASSROOM, GPU, Link
 from ndparallel.exercises import sums
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 
-RANKS, SIZE = 8, 800
-TWO_NODES = replace(
-    CLASSROOM,
-    gpus_per_node=4,
-    across=Link(
-        latency_seconds=0.2, bandwidth_bytes_per_second=CLASSROOM.inside.bandwidth_bytes_per_second / 10
-    ),
-)
+# nodes, GPUs in each, and elements: the first is measured
+WORLDS = ((2, 4, 800), (3, 2, 801), (2, 3, 802))
+SLOW = Link(latency_seconds=0.2, bandwidth_bytes_per_second=CLASSROOM.inside.bandwidth_bytes_per_second / 10)
 
 
 def sum_over_nodes(gpu: GPU, array: np.ndarray, nodes: int, gpus_per_node: int) -> None:
@@ -52,14 +48,21 @@ def sum_over_nodes(gpu: GPU, array: np.ndarray, nodes: int, gpus_per_node: int) 
 
 
 def attempt(answer) -> Attempt:
+    name = "With {} nodes of {} GPUs and {} elements"
+    return right_everywhere(lambda *world: in_world(answer, *world), name, *WORLDS)
+
+
+def in_world(answer, nodes: int, gpus_per_node: int, size: int) -> Attempt:
+    ranks = nodes * gpus_per_node
+
     def program(gpu: GPU) -> np.ndarray:
-        array = sums.part(gpu.rank, RANKS, SIZE)
-        answer.on(gpu.rank).sum_over_nodes(gpu, array, 2, 4)
+        array = sums.part(gpu.rank, ranks, size)
+        answer.on(gpu.rank).sum_over_nodes(gpu, array, nodes, gpus_per_node)
         return array
 
-    results = on_gpus(program, RANKS, TWO_NODES)
-    expected = sums.whole(RANKS, SIZE)
-    wrong = first_fault(sums.explain(result.rank, result.value, expected, RANKS) for result in results)
+    results = on_gpus(program, ranks, replace(CLASSROOM, gpus_per_node=gpus_per_node, across=SLOW))
+    expected = sums.whole(ranks, size)
+    wrong = first_fault(sums.explain(result.rank, result.value, expected, ranks) for result in results)
     return attempt_of(results, ("step_seconds",), wrong)
 
 
@@ -81,12 +84,12 @@ EXERCISE = Exercise(
     asks={"sum_over_nodes": sum_over_nodes},
     attempt=attempt,
     hints=(
-        "all_reduce(gpu, array, Group('all', range(8))) is right, and slow. How many bytes cross the slow "
-        "links, and how few could?",
+        "all_reduce(gpu, array, Group('all', tuple(range(nodes * gpus_per_node)))) is right, and slow. How "
+        "many bytes cross the slow links, and how few could?",
         "Sum inside each node first. If one GPU of each node then talks across, three slow links do nothing: "
-        "let every GPU of a node own a quarter of the sum.",
-        "reduce_scatter inside the node, all_reduce of that quarter with the GPU at the same place in the "
-        "other node, all_gather inside the node.",
+        "let every GPU of a node own its piece of the sum.",
+        "reduce_scatter inside the node, all_reduce of that piece with the GPUs at the same place in the "
+        "other nodes, all_gather inside the node.",
     ),
     learned="a hierarchical all-reduce sends the slow way only what it must: 1/m of the array for each of m "
     "GPUs in a node.",

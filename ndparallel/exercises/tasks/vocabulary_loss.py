@@ -16,8 +16,8 @@ Given   logits              (tokens, symbols of this GPU); its first symbol has 
         targets             (tokens,) numbers of symbols, on any GPU
         all_reduce(gpu, array, tp, op="sum")        or op="max"; the result is in `array`, and returned
 
-Right is the loss of every token, on every GPU. Then the bytes count: gathering the logits is
-right, and sends far more than is needed.
+Right is the loss of every token, on every GPU, with 3 GPUs and other numbers of symbols as well.
+Then the bytes count: gathering the logits is right, and sends far more than is needed.
 """
 
 import numpy as np
@@ -25,11 +25,10 @@ import numpy as np
 from collectives import Group, all_reduce
 from gpu import GPU
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 from ndparallel.hardware.pocket import POCKET
 
-RANKS, TOKENS, SYMBOLS = 4, 64, 256
-TP = Group("tp", tuple(range(RANKS)))
+WORLDS = ((4, 64, 256), (3, 10, 60))  # GPUs, tokens and symbols: the first is measured
 
 
 def cross_entropy(gpu: GPU, logits: np.ndarray, targets: np.ndarray, first: int, tp: Group) -> np.ndarray:
@@ -42,23 +41,29 @@ def cross_entropy(gpu: GPU, logits: np.ndarray, targets: np.ndarray, first: int,
     return np.log(sums) - all_reduce(gpu, mine, tp)
 
 
-def problem() -> tuple[np.ndarray, np.ndarray]:
+def problem(tokens: int, symbols: int) -> tuple[np.ndarray, np.ndarray]:
     """Logits so large that exp of them is infinite, and targets on all GPUs."""
     generator = np.random.default_rng(0)
-    logits = generator.normal(0, 60, (TOKENS, SYMBOLS)).astype(np.float32)
-    return logits, generator.integers(0, SYMBOLS, TOKENS)
+    logits = generator.normal(0, 60, (tokens, symbols)).astype(np.float32)
+    return logits, generator.integers(0, symbols, tokens)
 
 
 def attempt(answer) -> Attempt:
-    logits, targets = problem()
+    name = "With {} GPUs, {} tokens and {} symbols"
+    return right_everywhere(lambda *world: in_world(answer, *world), name, *WORLDS)
+
+
+def in_world(answer, ranks: int, tokens: int, symbols: int) -> Attempt:
+    logits, targets = problem(tokens, symbols)
+    tp = Group("tp", tuple(range(ranks)))
 
     def program(gpu: GPU) -> np.ndarray:
-        first = gpu.rank * SYMBOLS // RANKS
-        mine = logits[:, first : first + SYMBOLS // RANKS].copy()
+        first, many = gpu.rank * symbols // ranks, symbols // ranks
+        mine = logits[:, first : first + many].copy()
         with np.errstate(all="ignore"):  # an answer may overflow, and is told so
-            return answer.on(gpu.rank).cross_entropy(gpu, mine, targets.copy(), first, TP)
+            return answer.on(gpu.rank).cross_entropy(gpu, mine, targets.copy(), first, tp)
 
-    results = on_gpus(program, RANKS, POCKET)
+    results = on_gpus(program, ranks, POCKET)
     right = losses(logits.astype(np.float64), targets)
     wrong = first_fault(fault(result.rank, result.value, right, targets) for result in results)
     return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
@@ -72,7 +77,7 @@ def losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 def fault(rank: int, found: object, right: np.ndarray, targets: np.ndarray) -> str:
     if not isinstance(found, np.ndarray) or found.shape != right.shape:
-        return f"GPU {rank} should return one loss for each of {TOKENS} tokens."
+        return f"GPU {rank} should return one loss for each of {len(right)} tokens."
     bad = ~(np.abs(found - right) <= 1e-4 * np.maximum(np.abs(right), 1))
     if not bad.any():
         return ""

@@ -39,7 +39,7 @@ def one_w_behind(rank, ranks, microbatches):
 
 
 def forgets_w(rank, ranks, microbatches):
-    """Rank 0 never does W of microbatch 0"""
+    """Rank 0 never does W, the gradient of the weights, of microbatch 0"""
     for microbatch in range(microbatches):
         yield Action("F", rank, microbatch)
         yield Action("I", rank, microbatch)
@@ -82,6 +82,6 @@ def microbatches_in_quotes(rank, ranks, microbatches):
 
 
 def whole_backward_passes(rank, ranks, microbatches):
-    """the op 'B' for GPU 0: here an op is "F" or "I" or"""
+    """the op 'B' for GPU 0: here an op is one of F, I, W"""
     for op in "FB":
         yield from (Action(op, rank, microbatch) for microbatch in range(microbatches))

@@ -11,7 +11,7 @@ def one_at_a_time(rank, ranks, microbatches):
 
 
 def everybody_takes_p_ahead(rank, ranks, microbatches):
-    """Rank 0 never does B, nor I and W, of microbatch 5"""
+    """Rank 0 never does the backward pass of microbatch 5"""
     for turn in range(microbatches):
         yield Action("F", rank, turn)
         if turn >= ranks - 1:
@@ -63,12 +63,12 @@ def more_ahead_than_there_are(rank, ranks, microbatches):
 
 
 def with_halves_of_the_backward_pass(rank, ranks, microbatches):
-    """schedule() yields the op 'I' for GPU 0: here an op is "F" or"""
+    """schedule() yields the op 'I' for GPU 0: here an op is one of F, B"""
     for op in "FIW":
         yield from (Action(op, rank, microbatch) for microbatch in range(microbatches))
 
 
 def small_letters(rank, ranks, microbatches):
-    """schedule() yields the op 'f' for GPU 0: here an op is "F" or"""
+    """schedule() yields the op 'f' for GPU 0: here an op is one of F, B"""
     for op in "fb":
         yield from (Action(op, rank, microbatch) for microbatch in range(microbatches))

@@ -11,8 +11,8 @@ def in_order(rank, ranks, sequence):
     return np.array_split(np.arange(sequence), ranks)[rank]
 
 
-def ring(gpu, q, k, v, ranks, of_rank, waits_first=False, merges_own_positions=False):
-    mine, result = of_rank(gpu.rank, ranks, 256), None
+def ring(gpu, q, k, v, ranks, sequence, of_rank, waits_first=False, merges_own_positions=False):
+    mine, result = of_rank(gpu.rank, ranks, sequence), None
     block: Any = np.stack([k, v])
     for hop in range(ranks):
         arriving, source = None, gpu.rank if merges_own_positions else (gpu.rank - hop) % ranks
@@ -20,7 +20,7 @@ def ring(gpu, q, k, v, ranks, of_rank, waits_first=False, merges_own_positions=F
             gpu.isend((gpu.rank + 1) % ranks, block, hop)
             arriving = gpu.irecv((gpu.rank - 1) % ranks, hop)
         following = arriving.wait() if arriving and waits_first else None
-        result = merge(result, attend(gpu, q, block[0], block[1], mine, of_rank(source, ranks, 256)))
+        result = merge(result, attend(gpu, q, block[0], block[1], mine, of_rank(source, ranks, sequence)))
         if arriving:
             block = following if waits_first else arriving.wait()
     return result
@@ -32,8 +32,8 @@ class TokensInOrder:
     positions = staticmethod(in_order)
 
     @staticmethod
-    def attention(gpu, q, k, v, ranks):
-        return ring(gpu, q, k, v, ranks, in_order)
+    def attention(gpu, q, k, v, ranks, sequence):
+        return ring(gpu, q, k, v, ranks, sequence, in_order)
 
 
 class WaitsBeforeItComputes:
@@ -42,8 +42,8 @@ class WaitsBeforeItComputes:
     positions = staticmethod(positions)
 
     @staticmethod
-    def attention(gpu, q, k, v, ranks):
-        return ring(gpu, q, k, v, ranks, positions, waits_first=True)
+    def attention(gpu, q, k, v, ranks, sequence):
+        return ring(gpu, q, k, v, ranks, sequence, positions, waits_first=True)
 
 
 class OwnPositionsForAll:
@@ -52,8 +52,8 @@ class OwnPositionsForAll:
     positions = staticmethod(positions)
 
     @staticmethod
-    def attention(gpu, q, k, v, ranks):
-        return ring(gpu, q, k, v, ranks, positions, merges_own_positions=True)
+    def attention(gpu, q, k, v, ranks, sequence):
+        return ring(gpu, q, k, v, ranks, sequence, positions, merges_own_positions=True)
 
 
 class OwnBlockOnly:
@@ -62,8 +62,8 @@ class OwnBlockOnly:
     positions = staticmethod(positions)
 
     @staticmethod
-    def attention(gpu, q, k, v, ranks):
-        mine = positions(gpu.rank, ranks, 256)
+    def attention(gpu, q, k, v, ranks, sequence):
+        mine = positions(gpu.rank, ranks, sequence)
         return attend(gpu, q, k, v, mine, mine)
 
 
@@ -75,8 +75,8 @@ class TokensTwice:
         return np.arange(sequence // ranks)
 
     @staticmethod
-    def attention(gpu, q, k, v, ranks):
-        return attend(gpu, q, k, v, np.arange(64), np.arange(64))
+    def attention(gpu, q, k, v, ranks, sequence):
+        return attend(gpu, q, k, v, np.arange(len(q)), np.arange(len(q)))
 
 
 class TokensByTurns:
@@ -87,5 +87,27 @@ class TokensByTurns:
         return np.arange(rank, sequence, ranks)
 
     @staticmethod
-    def attention(gpu, q, k, v, ranks):
-        return ring(gpu, q, k, v, ranks, TokensByTurns.positions)
+    def attention(gpu, q, k, v, ranks, sequence):
+        return ring(gpu, q, k, v, ranks, sequence, TokensByTurns.positions)
+
+
+class OnlyFor4Gpus:
+    """With 3 GPUs and 96 tokens:"""
+
+    positions = staticmethod(positions)
+
+    @staticmethod
+    def attention(gpu, q, k, v, ranks, sequence):
+        return ring(gpu, q, k, v, 4, sequence, positions)
+
+
+class OnlyFor256Tokens:
+    """With 3 GPUs and 96 tokens: positions() does not give every token to exactly one GPU"""
+
+    @staticmethod
+    def positions(rank, ranks, sequence):
+        return in_order(rank, 4, 256)
+
+    @staticmethod
+    def attention(gpu, q, k, v, ranks, sequence):
+        return ring(gpu, q, k, v, ranks, sequence, OnlyFor256Tokens.positions)

@@ -4,12 +4,14 @@ import numpy as np
 
 from collectives import Group, all_gather, all_reduce, broadcast, reduce_scatter
 
-ALL = Group("all", tuple(range(8)))
+
+def all_of(nodes, gpus_per_node):
+    return Group("all", tuple(range(nodes * gpus_per_node)))
 
 
 def one_ring(gpu, array, nodes, gpus_per_node):
     """What has been summed inside a node need cross only once"""
-    all_reduce(gpu, array, ALL)
+    all_reduce(gpu, array, all_of(nodes, gpus_per_node))
 
 
 def leaders_talk(gpu, array, nodes, gpus_per_node):
@@ -33,7 +35,7 @@ def sums_twice(gpu, array, nodes, gpus_per_node):
     node, place = divmod(gpu.rank, gpus_per_node)
     inside = Group("inside", tuple(range(node * gpus_per_node, (node + 1) * gpus_per_node)))
     all_reduce(gpu, array, inside)
-    all_reduce(gpu, array, ALL)
+    all_reduce(gpu, array, all_of(nodes, gpus_per_node))
 
 
 def whole_array_across(gpu, array, nodes, gpus_per_node):
@@ -49,4 +51,35 @@ def wrong_group(gpu, array, nodes, gpus_per_node):
     inside = Group("inside", tuple(range(gpus_per_node)))
     piece = np.empty_like(np.array_split(array, gpus_per_node)[gpu.rank % gpus_per_node])
     reduce_scatter(gpu, piece, array, inside)
+    all_gather(gpu, array, piece, inside)
+
+
+def only_for_2_nodes_of_4(gpu, array, nodes, gpus_per_node):
+    """With 3 nodes of 2 GPUs and 801 elements:"""
+    node, place = divmod(gpu.rank, 4)
+    inside = Group("inside", tuple(range(4 * node, 4 * node + 4)))
+    piece = np.empty_like(np.array_split(array, 4)[place])
+    reduce_scatter(gpu, piece, array, inside)
+    all_reduce(gpu, piece, Group("across", (place, place + 4)))
+    all_gather(gpu, array, piece, inside)
+
+
+def only_for_2_nodes(gpu, array, nodes, gpus_per_node):
+    """With 3 nodes of 2 GPUs and 801 elements: Rank 0, element 0 of array: 40, and 364 is right"""
+    node, place = divmod(gpu.rank, gpus_per_node)
+    inside = Group("inside", tuple(range(node * gpus_per_node, (node + 1) * gpus_per_node)))
+    piece = np.empty_like(np.array_split(array, gpus_per_node)[place])
+    reduce_scatter(gpu, piece, array, inside)
+    if node < 2:
+        all_reduce(gpu, piece, Group("across", (place, place + gpus_per_node)))
+    all_gather(gpu, array, piece, inside)
+
+
+def equal_pieces(gpu, array, nodes, gpus_per_node):
+    """With 3 nodes of 2 GPUs and 801 elements: `output` has 400 elements; this rank's piece has 401"""
+    node, place = divmod(gpu.rank, gpus_per_node)
+    inside = Group("inside", tuple(range(node * gpus_per_node, (node + 1) * gpus_per_node)))
+    piece = np.empty(len(array) // gpus_per_node, array.dtype)
+    reduce_scatter(gpu, piece, array, inside)
+    all_reduce(gpu, piece, Group("across", tuple(range(place, nodes * gpus_per_node, gpus_per_node))))
     all_gather(gpu, array, piece, inside)

@@ -50,3 +50,13 @@ def returns_the_mean(gpu, logits, targets, first, tp):
 def targets_out_of_bounds(gpu, logits, targets, first, tp):
     """IndexError"""
     return logits[np.arange(len(targets)), targets]
+
+
+def only_for_64_symbols(gpu, logits, targets, first, tp):
+    """With 3 GPUs, 10 tokens and 60 symbols:"""
+    largest = all_reduce(gpu, logits.max(axis=1), tp, op="max")
+    shifted = logits - largest[:, None]
+    sums = all_reduce(gpu, np.exp(shifted).sum(axis=1), tp)
+    here = targets // 64 == gpu.rank
+    mine = np.where(here, shifted[np.arange(len(targets)), np.where(here, targets - first, 0)], 0)
+    return np.log(sums) - all_reduce(gpu, mine, tp)
