@@ -1,7 +1,7 @@
 """Collectives: what a group of GPUs does together, on nothing but `gpu.send` and `gpu.receive`.
 
 Idea   Cut the array into as many pieces as there are ranks and pass the pieces round a ring: every link is
-       busy at every step, and no rank ever sends more than about twice what it holds, however many ranks
+       busy at every hop, and no rank ever sends more than about twice what it holds, however many ranks
        there are. ndparallel/collective/algorithms.py has other ways: trees, for when latency counts more than
        bytes, and hierarchies, for nodes of several GPUs.
 Cost   Above each algorithm stands its closed form, of numbers or numpy arrays, for p ranks that start
@@ -46,13 +46,13 @@ __all__ = [
 
 class Member:
     """One rank's part in one collective call. Members are numbered 0 .. p-1; what passes from one to another
-    is named by call and step."""
+    is named by call and hop."""
 
     def __init__(self, gpu: GPU, group: Group, number: int) -> None:
         self.gpu, self.group, self.number = gpu, group, number
         self.ranks, self.size, self.index = group.ranks, group.size, group.index(gpu.rank)
         self.call = (group.name, number)
-        # by rank, the steps of the messages still to come
+        # by rank, the hops of the messages still to come
         self.outgoing: dict[int, Iterator[int]] = defaultdict(count)
         self.incoming: dict[int, Iterator[int]] = defaultdict(count)
 

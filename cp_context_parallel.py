@@ -17,7 +17,7 @@ Limit   The sequence: where a GPU has few tokens of it, nothing is long enough t
 Glossary
     p, cp         GPUs that share a sequence
     block         keys and values of one GPU's tokens
-    hop           one step of the ring, to the right: after it a GPU has the block of its left neighbour
+    hop           every block goes to the right: after it a GPU has the block of its left neighbour
     mixed         what attention gives: for each query the values, weighed by their probabilities
     logsum        the logarithm of a query's sum of exponentials: how much its `mixed` weighs in a merge
     tile          the part of the causal mask where this GPU's queries meet a block

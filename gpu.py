@@ -373,14 +373,14 @@ def pass_on_whole(gpus: list[GPU], gradients: list[np.ndarray]) -> None:
 
 
 def ring(gpus: list[GPU], gradients: list[np.ndarray]) -> None:
-    """Every GPU sends a quarter to its right at every step: three steps to sum, three to hand the sums on."""
+    """Every GPU sends a quarter to its right at every hop: three hops to sum, three to hand the sums on."""
     quarters = [np.split(gradient, 4) for gradient in gradients]
-    for step in range(6):
+    for hop in range(6):
         for gpu in gpus:
-            gpu.send((gpu.rank + 1) % 4, quarters[gpu.rank][(gpu.rank - step) % 4], step)
+            gpu.send((gpu.rank + 1) % 4, quarters[gpu.rank][(gpu.rank - hop) % 4], hop)
         for gpu in gpus:
-            quarter = quarters[gpu.rank][(gpu.rank - step - 1) % 4]
-            gpu.receive((gpu.rank - 1) % 4, step, into=quarter, combine=np.add if step < 3 else None)
+            quarter = quarters[gpu.rank][(gpu.rank - hop - 1) % 4]
+            gpu.receive((gpu.rank - 1) % 4, hop, into=quarter, combine=np.add if hop < 3 else None)
 
 
 def story() -> str:

@@ -1,7 +1,7 @@
 """Collectives on clocks alone: what each algorithm of collectives.py does to the clocks of its group, without
 messages and payload.
 
-Idea   Over a ring of equal pieces a step is now = maximum(now + b, shift(now + a + b)). Every algorithm has
+Idea   Over a ring of equal pieces a hop is now = maximum(now + b, shift(now + a + b)). Every algorithm has
        its twin here, entered by @twin: it moves Clocks by the same seconds as executing it would, with links
        of both kinds, uneven pieces and different starts.
 Cost   One vector operation a step: 0.05 s for a ring all-reduce of 1,024 ranks, 2 million messages.
@@ -45,15 +45,15 @@ def turning(pieces: np.ndarray) -> Callable[[int], np.ndarray]:
 @twin("reduce_scatter", "ring")
 def ring_reduce_scatter(clocks: Clocks, pieces: np.ndarray) -> None:
     right, piece = clocks.around(1), turning(pieces)
-    for step in range(clocks.p - 1):
-        clocks.move(right, piece(-step - 1))
+    for hop in range(clocks.p - 1):
+        clocks.move(right, piece(-hop - 1))
 
 
 @twin("all_gather", "ring")
 def ring_all_gather(clocks: Clocks, pieces: np.ndarray) -> None:
     right, piece = clocks.around(1), turning(pieces)
-    for step in range(clocks.p - 1):
-        clocks.move(right, piece(-step))
+    for hop in range(clocks.p - 1):
+        clocks.move(right, piece(-hop))
 
 
 @twin("all_reduce", "ring")

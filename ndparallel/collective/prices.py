@@ -8,7 +8,7 @@ Limit  The ranks start together, and pieces count as equal: exact where the algo
 
 Glossary
     tier       a kind of link: inside a node, across nodes
-    hop        one step of a ring: everybody sends one piece and receives one
+    hop        of a ring: everybody sends one piece to its right and receives one from its left
     envelope   the fastest algorithm by size
 """
 

@@ -14,7 +14,7 @@ Limit  2 cp divides the sequence.
 Glossary
     cp            ranks that share a sequence
     block         keys and values of one rank's tokens: (2, s/cp, b, kv_heads, head_dim)
-    hop           one step of the ring: after hop i a rank has the block of the rank i places to its left
+    hop           every block goes right: after hop i a rank has the block of the rank i places to its left
     positions     where in the sequence a rank's tokens stand
 """
 
@@ -90,7 +90,7 @@ class ContextParallel(AxisOperators):
 
 
 class RingExchange(NamedTuple):
-    """One step of the ring: a block sent to the right and one received from the left."""
+    """One hop: a block sent to the right and one received from the left."""
 
     leaving: Handle
     arriving: Handle
