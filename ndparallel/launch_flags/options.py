@@ -19,7 +19,14 @@ from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
 from ndparallel.planner.describe import room_words
 from ndparallel.planner.job import TrainingJob
-from ndparallel.planner.options import JOB_DEFAULTS, PLAN_DEFAULTS, job_and_plan, routing_from, travelling
+from ndparallel.planner.options import (
+    JOB_DEFAULTS,
+    PLAN_DEFAULTS,
+    job_from,
+    plan_from,
+    routing_from,
+    travelling,
+)
 from ndparallel.planner.prediction import Prediction
 
 BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside a script
@@ -74,14 +81,16 @@ def script_given(arguments: argparse.Namespace) -> tuple[Framework, Path] | None
 def described(arguments: argparse.Namespace) -> Reading:
     """The job and the plan that the options describe, or the launch script that they name. Raises UserError
     for both at once."""
-    script = script_given(arguments)
-    found = from_file(arguments, *script) if script else from_options(arguments)
+    if not (script := script_given(arguments)):
+        return from_options(arguments)
+    found = from_file(arguments, *script)
     return replace(found, job=priced(arguments, found.job))
 
 
 def from_options(arguments: argparse.Namespace) -> Reading:
-    job, plan = job_and_plan(arguments)
-    return Reading(job, plan, job.shape.notes)
+    """The plan is made for the software that is priced, whose defaults it takes."""
+    job = priced(arguments, job_from(arguments))
+    return Reading(job, plan_from(arguments, job), job.shape.notes)
 
 
 def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:

@@ -97,7 +97,12 @@ def job_and_plan(arguments: argparse.Namespace) -> tuple[TrainingJob, Plan]:
     """The job and the plan that the options describe, with their defaults. Raises UserError, with the nearest
     legal value, where they cannot be."""
     job = job_from(arguments)
-    return job, plan_for(job, arguments.gpus, **{name: getattr(arguments, name) for name in PLAN_DEFAULTS})
+    return job, plan_from(arguments, job)
+
+
+def plan_from(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
+    """The plan that the options describe, for this job."""
+    return plan_for(job, arguments.gpus, **{name: getattr(arguments, name) for name in PLAN_DEFAULTS})
 
 
 def plan_for(job: TrainingJob, gpus: int, name: str | None = None, **fields: Any) -> Plan:
@@ -113,7 +118,7 @@ def plan_for(job: TrainingJob, gpus: int, name: str | None = None, **fields: Any
     given = plan_options_given(argparse.Namespace(**fields, plan=name))
     asked = argparse.Namespace(**PLAN_DEFAULTS | given, gpus=gpus)
     check_given(asked)
-    plan = plan_from(asked, job)
+    plan = unchecked_plan(asked, job)
     check(job, plan)
     return plan
 
@@ -257,7 +262,7 @@ def overlapped(stack: Stack) -> str:
     return ",".join(compress(OVERLAPS, hidden)) or "none"
 
 
-def plan_from(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
+def unchecked_plan(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
     tp, pp, cp = arguments.tp, arguments.pp, arguments.cp
     schedule, chunks = schedule_from(arguments, job, pp)
     sequence_parallel = (

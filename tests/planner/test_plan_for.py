@@ -59,6 +59,15 @@ def test_what_is_left_out_is_the_softwares_own_in_both(software, capsys):
     assert theirs["plan"]["sequence_parallel"] == job.stack.sequence_parallel
 
 
+def test_a_framework_that_is_named_gives_the_plan_its_own_defaults_too(capsys):
+    """Selective recomputation of attention alone is Megatron-Core's own choice, and not torchtitan's."""
+    asked = "--model llama-3-8b --recompute selective --recompute-modules core_attn"
+    by_framework = commands_answer(capsys, f"{asked} --framework torchtitan")
+    by_software = commands_answer(capsys, f"{asked} --software torchtitan")
+    assert by_framework["name"] == by_software["name"] == "DP64,zero0,mbs1,selective[core_attn]"
+    assert by_framework["step_seconds"] == by_software["step_seconds"]
+
+
 def test_a_job_made_in_python_is_that_of_the_command_where_nothing_is_said(capsys):
     job = job_of("mixtral-8x7b")
     theirs = commands_answer(capsys, "--model mixtral-8x7b --ep 8 --zero 1")
