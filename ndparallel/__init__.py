@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # what the table below does, in words that type checkers read
     )
     from ndparallel.hardware.accelerator import find_hardware as find_hardware
     from ndparallel.hardware.pocket import POCKET as POCKET
+    from ndparallel.launch_flags.frameworks import emit as emit
     from ndparallel.lessons.lesson import Lesson as Lesson, Strategy as Strategy
     from ndparallel.lessons.table import run_lesson as run_lesson
     from ndparallel.lessons.registry import load as load_lesson
@@ -39,6 +40,12 @@ if TYPE_CHECKING:  # what the table below does, in words that type checkers read
     from ndparallel.pipeline.catalog import build as build_schedule
     from ndparallel.pipeline.timing import time_schedule as time_schedule
     from ndparallel.pipeline.work import Work as Work
+    from ndparallel.planner.goodput import (
+        FailureModel as FailureModel,
+        best_interval as best_interval,
+        duration as training_duration,
+        expected_goodput as expected_goodput,
+    )
     from ndparallel.planner.job import Plan as Plan, TrainingJob as TrainingJob
     from ndparallel.planner.models.presets import find_model as find_model
     from ndparallel.planner.options import plan_for as plan_for
@@ -50,6 +57,7 @@ if TYPE_CHECKING:  # what the table below does, in words that type checkers read
 PUBLIC = {
     "CLASSROOM": "gpu:CLASSROOM",
     "DeadlockError": "ndparallel.engines.launch:DeadlockError",
+    "FailureModel": "ndparallel.planner.goodput:FailureModel",
     "GPU": "gpu:GPU",
     "Group": "collectives:Group",
     "Hardware": "gpu:Hardware",
@@ -70,7 +78,10 @@ PUBLIC = {
     "TrainingJob": "ndparallel.planner.job:TrainingJob",
     "UserError": "ndparallel.base.errors:UserError",
     "Work": "ndparallel.pipeline.work:Work",
+    "best_interval": "ndparallel.planner.goodput:best_interval",
     "build_schedule": "ndparallel.pipeline.catalog:build",
+    "emit": "ndparallel.launch_flags.frameworks:emit",
+    "expected_goodput": "ndparallel.planner.goodput:expected_goodput",
     "find_hardware": "ndparallel.hardware.accelerator:find_hardware",
     "find_model": "ndparallel.planner.models.presets:find_model",
     "find_stack": "ndparallel.planner.software:find_stack",
@@ -83,6 +94,7 @@ PUBLIC = {
     "search_plans": "ndparallel.search.search:search",
     "time_schedule": "ndparallel.pipeline.timing:time_schedule",
     "timeline": "ndparallel.drawing.history:timeline",
+    "training_duration": "ndparallel.planner.goodput:duration",
 }
 __all__ = [*PUBLIC]  # noqa: PLE0604
 

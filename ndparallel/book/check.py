@@ -15,7 +15,8 @@ Idea   A ```console block shows a command after "$ " and what it prints. A comme
        Each line has a number as the paragraph writes it, and a Python expression of the command's JSON, in
        units without prefix (seconds, bytes, ratios); it is right if it is the value rounded to the digits
        that are written. Semicolons let a line have several. Without a command it is arithmetic alone. A
-       number with a unit that no line explains is a mistake. Code is quoted as quotes.py says.
+       number with a unit that no line explains is a mistake. Code is quoted as quotes.py says, and
+       programs are run as programs.py says.
 Run    python -m ndparallel.book           says what is stale, and exits with 1
        python -m ndparallel.book --write   makes it new
        [FILE ...]                          checks these, and not README.md, docs/*.md and the pictures
@@ -43,6 +44,7 @@ from ndparallel.base.errors import UserError, guarded
 from ndparallel.base.files import write_atomically
 from ndparallel.base.words import count
 from ndparallel.book.pictures import FOLDER, PICTURES, is_stale, path_of
+from ndparallel.book.programs import PROGRAM, new_program
 from ndparallel.book.quotes import CODE, new_code
 from ndparallel.lessons.registry import LESSONS, ROOT
 from ndparallel.results.progress import counted, progress
@@ -112,7 +114,8 @@ def start(program: str, name: str, arguments: list[str]) -> None:
 def renewed(text: str, run: Run = run) -> str:
     """Return the text with all outputs and numbers as the commands make them now; a difference only in a
     loss is left as it is."""
-    text = CONSOLE.sub(lambda found: new_console(found, run), CODE.sub(new_code, text))
+    text = PROGRAM.sub(new_program, CODE.sub(new_code, text))
+    text = CONSOLE.sub(lambda found: new_console(found, run), text)
     return PARAGRAPH.sub(lambda found: new_paragraph(found, run), text)
 
 
@@ -241,7 +244,7 @@ def is_wrong(name: str, write: bool) -> bool:
 
 def summary(text: str, pictures: int = 0) -> str:
     """Say how much was compared."""
-    outputs, quoted = len(CONSOLE.findall(text)), len(CODE.findall(text))
+    outputs, quoted = len(CONSOLE.findall(text)) + len(PROGRAM.findall(text)), len(CODE.findall(text))
     numbers = sum(len(lines_of(block)) for block in NUMBERS.finditer(text))
     counts = [count(outputs, "output"), count(numbers, "number"), f"{count(quoted, 'quotation')} of code"]
     counts += [count(pictures, "picture")] if pictures else []

@@ -23,7 +23,6 @@ from ndparallel.base.quantities import parse_quantity
 from ndparallel.base.words import three_digits
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Duration, FailureModel
-from ndparallel.planner.memory.states import checkpoint_bytes
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import job_and_plan, plan_options_given, with_defaults
 from ndparallel.planner.prediction import predict
@@ -141,7 +140,7 @@ def of_plan(arguments: argparse.Namespace) -> dict[str, Any]:
         )
         if not rate:
             raise UserError("--checkpoint-bandwidth must be above 0: no checkpoint would ever end.")
-        follows["checkpoint"] = f"{checkpoint_bytes(found.job) / rate:.9g}s"
+        follows["checkpoint"] = f"{found.checkpoint_bytes / rate:.9g}s"
     return follows
 
 

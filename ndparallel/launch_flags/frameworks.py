@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, unknown
 from ndparallel.launch_flags import deepspeed, fields, megatron, megatron_rules, torchtitan
 from ndparallel.launch_flags.frozen import frozen, title
 from ndparallel.launch_flags.read_megatron import Reading, read_megatron
@@ -120,6 +120,14 @@ FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, TORCHTITAN, 
 def written() -> list[str]:
     """The frameworks whose launch scripts are written."""
     return [name for name, framework in FRAMEWORKS.items() if framework.writes]
+
+
+def emit(framework: str, job: TrainingJob, plan: Plan) -> str:
+    """The launch script or recipe of a plan, as `ndparallel plan --emit` prints it. Raises UserError for a
+    framework that none is written for, and, saying what, for what the framework cannot run."""
+    if framework not in written():
+        raise unknown("launch format", framework, written())
+    return FRAMEWORKS[framework].emit(job, plan)
 
 
 def whose(job: TrainingJob) -> list[str]:

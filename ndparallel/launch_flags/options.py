@@ -13,7 +13,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, written
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit, written
 from ndparallel.launch_flags.invocation import by_number
 from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
@@ -168,7 +168,7 @@ def launch(framework: str | None, found: Prediction) -> dict[str, str]:
     not fit says so beside it."""
     if not framework:
         return {}
-    text = FRAMEWORKS[framework].emit(found.job, found.plan)
+    text = emit(framework, found.job, found.plan)
     if found.missing_bytes > 0:
         print(
             f"careful: the fullest GPU lacks {si(found.missing_bytes, 'B')} for this plan.", file=sys.stderr

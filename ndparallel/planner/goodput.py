@@ -192,7 +192,8 @@ class Duration:
 
 
 def duration(cluster: FailureModel, interval_seconds: float, work_days: float, seed: int = 0) -> Duration:
-    """Simulate RUNS runs, each with failures of its own."""
+    """How long so many days of work take where GPUs fail, of RUNS simulated runs with failures of their
+    own."""
     goodput = expected_goodput(cluster, interval_seconds)
     if not goodput or work_days * DAY / goodput / cluster.mtbf_seconds > MOST_FAILURES:
         return Duration(work_days)

@@ -15,6 +15,7 @@ from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import check, violations
+from ndparallel.planner.memory.states import checkpoint_bytes
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory, memory_by_rank
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
@@ -56,6 +57,11 @@ class Prediction:
     @property
     def plan(self) -> Plan:
         return self.work.plan
+
+    @property
+    def name(self) -> str:
+        """The plan's name, which `plan_for` and --plan read."""
+        return name_of(self.plan)
 
     @property
     def seconds(self) -> float:
@@ -113,6 +119,11 @@ class Prediction:
         return error_bar(self.job, self.plan, of="memory_error")
 
     @property
+    def checkpoint_bytes(self) -> float:
+        """Bytes of what a checkpoint keeps of the whole model."""
+        return checkpoint_bytes(self.job)
+
+    @property
     def doubtful_bytes(self) -> float:
         """Bytes by which the memory may be above the predicted one: its error bar."""
         return float(self.fullest.total) * self.memory_bar.fraction
@@ -157,7 +168,7 @@ class Prediction:
             "error_bar": self.error_bar.fraction,
             "gpus": int(self.plan.gpus),
             "microbatches": self.microbatches,
-            "name": name_of(self.plan),
+            "name": self.name,
             "plan": {name: getattr(self.plan, name) for name in (*PLAN_FIELDS, "recompute_layers")}
             | {"recompute_modules": [*self.plan.recompute_modules]},
         }

@@ -1,14 +1,18 @@
 """The book says what the commands print: every output and every number with a unit in README.md and docs/."""
 
+import ast
 import json
 import re
 
 import pytest
 
+import ndparallel
 from ndparallel.base.errors import UserError
 from ndparallel.book.check import check, documents, main, renewed, run, unexplained, written_like
 from ndparallel.book.pictures import Picture
-from ndparallel.book.quotes import quote
+from ndparallel.book.programs import PROGRAM
+from ndparallel.book.quotes import CODE, quote
+from ndparallel.lessons.registry import ROOT
 
 PARAGRAPH = """
 <!-- numbers: python 1d_data_parallel.py
@@ -65,6 +69,34 @@ def chapters(path):
 
 def test_readme_stays_a_chapter_book_of_at_most_720_lines():
     assert len(documents()[0].read_text("utf-8").splitlines()) <= 720
+
+
+# ----------------------------------------------------------------------------------------------- its programs
+
+# documents whose Python is run by tests of their own, which know what it adds to the package
+RUN_BY = {"extending.md": "tests/test_extending.py", "exercises.md": "tests/lessons/test_own.py"}
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_python_in_a_document_is_a_quotation_or_a_program_that_the_book_runs(path):
+    text = path.read_text("utf-8")
+    left = PROGRAM.sub("", CODE.sub("", text)).count("```python")
+    assert not left or (path.name in RUN_BY and path.name in (ROOT / RUN_BY[path.name]).read_text("utf-8"))
+
+
+def test_programs_import_public_names_alone():
+    codes = [found["code"] for path in documents() for found in PROGRAM.finditer(path.read_text("utf-8"))]
+    trees = [node for code in codes for node in ast.walk(ast.parse(code))]
+    froms = [node for node in trees if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in froms if (node.module or "").startswith("ndparallel")]
+    assert ours and not [node for node in trees if isinstance(node, ast.Import)]
+    assert {node.module for node in ours} == {"ndparallel"}
+    assert {name.name for node in ours for name in node.names} <= {*ndparallel.__all__}
+
+
+def test_what_a_program_prints_is_renewed_beneath_it():
+    text = "```python\nprint(1 + 1)\n```\n```text\n3\n```\nAfter.\n"
+    assert renewed(text) == text.replace("3", "2")
 
 
 # ------------------------------------------------------------------------------------------------- numbers

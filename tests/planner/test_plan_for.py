@@ -5,8 +5,21 @@ import json
 from typing import Any
 
 import pytest
+from pytest import approx
 
-from ndparallel import Plan, TrainingJob, UserError, find_hardware, find_model, find_stack, plan_for, predict
+from ndparallel import (
+    FailureModel,
+    Plan,
+    TrainingJob,
+    UserError,
+    best_interval,
+    emit,
+    find_hardware,
+    find_model,
+    find_stack,
+    plan_for,
+    predict,
+)
 from ndparallel.commands.command_line import main
 from ndparallel.planner.option_groups import add_plan_options
 from ndparallel.planner.options import PLAN_DEFAULTS
@@ -104,3 +117,28 @@ def test_a_plan_that_cannot_be_is_refused_as_by_the_command(gpus, fields, said):
     with pytest.raises(UserError) as error:
         plan_for(job_of(), gpus, **fields)
     assert said in str(error.value)
+
+
+def test_a_plans_goodput_in_python_is_that_of_the_command(capsys):
+    name = "DP64,zero3,mbs1,full"
+    job_and_plan = f"--model llama-3-70b --gpus 64 --global-batch 256 --plan {name}"
+    asked = f"goodput {job_and_plan} --tokens 1e12 --checkpoint-bandwidth 50GB/s --json"
+    assert main(asked.split()) == 0
+    theirs = json.loads(capsys.readouterr().out)
+    found = predict(job_of(), plan_for(job_of(), 64, name))
+    cluster = FailureModel(gpus=64, checkpoint_seconds=found.checkpoint_bytes / 50e9)
+    interval = best_interval(cluster, step_seconds=found.seconds)
+    assert {row["by"]: row for row in theirs["intervals"]}["simulation"]["interval_seconds"] == approx(
+        interval
+    )
+    assert theirs["training"]["work_days"] == approx(found.days(1e12))
+    assert theirs["checkpoint_seconds"] == approx(cluster.checkpoint_seconds)
+
+
+def test_a_launch_script_in_python_is_that_of_the_command(capsys):
+    name = "TP8xPP4xDP2,zero1,sp,1f1b,mbs1"
+    options = f"plan --model llama-3-70b --gpus 64 --global-batch 256 --plan {name} --emit megatron"
+    assert main(options.split()) == 0
+    assert emit("megatron", job_of(), plan_for(job_of(), 64, name)) == capsys.readouterr().out
+    with pytest.raises(UserError, match="unknown launch format 'deepspeed'"):
+        emit("deepspeed", job_of(), plan_for(job_of(), 64, name))
