@@ -46,6 +46,8 @@ MODELS = {
     "deepseek-v3": ("deepseek_v3", "671B", "deepseek_v3_671b"),
 }
 
+ONE_FOR_EACH_STAGE = ("gpipe", "1f1b", "dualpipev")
+
 
 def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
     """A Python file with the recipe. Raises UserError, saying what, for what torchtitan cannot run."""
@@ -206,6 +208,25 @@ def rounds_of(job: TrainingJob, plan: Plan):
     return np.maximum(1, plan.microbatches(job) // plan.pp)
 
 
+def fewest_microbatches(plan: Plan):
+    """Microbatches that a schedule takes at least in PyTorch (PipelineScheduleSingle and ScheduleDualPipeV in
+    torch/distributed/pipelining/schedules.py): one for each stage, or any number."""
+    return plan.stages if plan.schedule in ONE_FOR_EACH_STAGE else 1
+
+
+def one_for_each_stage(job: TrainingJob, plan: Plan) -> UserError:
+    number, stages = int(plan.microbatches(job)), int(plan.stages)
+    return torchtitan_lacks(
+        f"{plan.schedule} of {count(number, 'microbatch', 'es')} on {stages} stages",
+        f"take {stages} microbatches or more, or fewer stages",
+    )
+
+
+def tokens_divisor(plan: Plan):
+    """What a sequence has to be a multiple of (Trainer.__init__ in torchtitan/trainer.py)."""
+    return np.where(plan.sequence_parallel, plan.tp, 1) * np.where(np.greater(plan.cp, 1), 2 * plan.cp, 1)
+
+
 def equal_rounds(job: TrainingJob, plan: Plan) -> UserError:
     number, rounds = int(plan.microbatches(job)), int(rounds_of(job, plan))
     return torchtitan_lacks(
@@ -252,6 +273,17 @@ RULES = (
         ),
     ),
     LaunchRule(unequal_rounds, equal_rounds),
+    LaunchRule(
+        lambda job, plan: (plan.pp > 1) & (plan.microbatches(job) < fewest_microbatches(plan)),
+        one_for_each_stage,
+    ),
+    LaunchRule(
+        lambda job, plan: job.sequence % tokens_divisor(plan) > 0,
+        lambda job, plan: torchtitan_lacks(
+            f"sequence of {job.sequence} tokens with tp={plan.tp} and cp={plan.cp}",
+            f"take a multiple of {tokens_divisor(plan)}",
+        ),
+    ),
     LaunchRule(
         lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
         lambda job, plan: torchtitan_lacks(

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT
+from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron, pipeline_flags
 from ndparallel.launch_flags.megatron_rules import GRAPHED, PAIRED
@@ -771,6 +773,7 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
         or plan.shards % plan.cp
         or (plan.pp > 1 and schedule == "zb-h2")
         or (plan.pp > 1 and schedule == "interleaved" and number % (number // plan.pp))
+        or (plan.pp > 1 and schedule in ("gpipe", "1f1b", "dualpipev") and number < plan.stages)
     ):
         with pytest.raises(UserError, match="torchtitan .* has no"):
             emit_torchtitan(job, plan)
@@ -820,6 +823,36 @@ def test_torchtitan_is_not_asked_for_megatrons_pairs_and_graphs(switch, said):
     some = on(job_of("deepseek-v2-lite", "torchtitan"), **switch)
     with pytest.raises(UserError, match=said):
         emit_torchtitan(some, Plan(dp=8, ep=8, zero=3))
+
+
+@pytest.mark.parametrize(("schedule", "chunks", "fewest"), [
+    ("gpipe", 1, 4), ("1f1b", 1, 4), ("dualpipev", 2, 8), ("zb-v", 2, 1), ("looped-bfs", 2, 1),
+])  # fmt: skip
+def test_torchtitan_refuses_fewer_microbatches_than_pytorchs_schedules_take(schedule, chunks, fewest):
+    """Its config is written without complaint, and the launch raises ValueError: PipelineScheduleSingle and
+    ScheduleDualPipeV in torch/distributed/pipelining/schedules.py take one for each stage at least."""
+    plan = Plan(pp=4, dp=2, chunks=chunks, schedule=schedule, zero=3)
+    job = replace(job_of(software="torchtitan"), global_batch=2 * fewest)
+    assert emit_torchtitan(job, plan)
+    if fewest > 1:
+        fewer = replace(job, global_batch=2 * fewest - 2)
+        with pytest.raises(
+            UserError, match=f"{fewest - 1} microbatches on {plan.stages} stages; take {fewest}"
+        ):
+            emit_torchtitan(fewer, plan)
+        arrays = replace(plan, tp=np.array([1, 1]), dp=np.array([1, 2]))  # 2 * fewest - 2, fewest - 1
+        assert [*FRAMEWORKS["torchtitan"].has(fewer, arrays)] == [True, False]
+
+
+def test_torchtitan_refuses_a_sequence_that_tp_and_both_chunks_of_cp_do_not_divide():
+    """`training.seq_len % (tp * 2 * cp)` in Trainer.__init__: 4096 + 32 tokens are 1032 for each of 4 ranks
+    of cp, which 8 of tp cut, and no multiple of 64."""
+    plan = Plan(tp=8, cp=4, dp=2, zero=3, sequence_parallel=True)
+    job = replace(job_of(software="torchtitan"), sequence=4096 + 32)
+    assert not [*why_not(job, plan)]
+    with pytest.raises(UserError, match="4128 tokens with tp=8 and cp=4; take a multiple of 64"):
+        emit_torchtitan(job, plan)
+    assert emit_torchtitan(replace(job, sequence=4096 + 64), plan)
 
 
 def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():
