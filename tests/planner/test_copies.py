@@ -173,7 +173,7 @@ def test_context_parallelism_of_torch_gathers_every_heads_keys_and_sends_their_g
     # four hops of a fourth, where an all_gather has three
     assert (gather.bytes, gradients.bytes * 3 / 4) == (keys_and_values * 2, keys_and_values * 4)
     attention = next(item for item in forward if item.name == "attention")
-    assert gather.beside.flops == attention.flops / 4  # the first of four blocks
+    assert (gather.beside, gather.share) == (attention, 1 / 4)  # the first of four blocks
 
 
 def test_a_compiled_layer_waits_for_each_collective_of_context_parallelism_at_once():

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from gpu import Link
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.error_bar import error_bar, traits
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.software import find_stack
+from tests.support.accelerators import accelerator
 
 H100, LLAMA, TOKENS = find_hardware("h100"), preset("llama-3-8b"), 8192
 QUERIES = LLAMA.heads * LLAMA.head_dim  # elements of a token
@@ -64,6 +67,54 @@ def test_what_a_ring_merges_is_what_its_loops_read_and_write_on_the_last_rank(cp
 
 def test_without_a_ring_nothing_is_merged():
     assert "merge blocks" not in {item.name for items in passes(1) for item in items}
+
+
+def on_links(bandwidth, cp):
+    """A ring's prices on links of so many GB/s, where compute is no slower beside it."""
+    inside = Link(H100.inside.latency_seconds, bandwidth * 1e9)
+    hardware = replace(accelerator("h100"), inside=inside, slowdown=0.0)
+    return Pricing(TrainingJob(LLAMA, hardware, find_stack("megatron-core"), TOKENS, 8), Plan(cp=cp))
+
+
+def waits(hops, kernel):
+    """What kernels wait for in AttnFuncWithCPAndKVP2P.backward's loop: a block's kernel and its hop begin
+    together, and both end before the next."""
+    now = 0.0
+    for hop in hops:
+        now = max(now + kernel, now + hop)
+    return now - len(hops) * kernel
+
+
+@pytest.mark.parametrize("cp", [2, 3, 8])
+@pytest.mark.parametrize("bandwidth", [3, 12, 25, 50, 450])
+def test_a_ring_costs_what_its_loops_over_blocks_wait_for(cp, bandwidth):
+    pricing = on_links(bandwidth, cp)
+    forward, _, backward, _ = pricing.listed("dense")
+    hop = pricing.whole(named(forward, "cp ring")) / (cp - 1)
+    kernel = pricing.seconds(named(forward, "attention")) / cp
+    exposed = waits([hop] * (cp - 1) + [0.0], kernel)
+    assert pricing.exposed(named(forward, "cp ring")) == pytest.approx(exposed)
+
+    names = ("cp ring ends", "cp ring")
+    end, both = (pricing.whole(named(backward, name)) / max(1, n) for name, n in zip(names, (2, cp - 2)))
+    kernel = pricing.seconds(named(backward, "attention")) / cp
+    exposed = waits([end, *[both] * (cp - 2), end], kernel)
+    assert sum(pricing.exposed(named(backward, name)) for name in names) == pytest.approx(exposed)
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_a_ring_whose_kernels_are_longer_than_its_hops_exposes_nothing(cp):
+    pricing = on_links(450, cp)
+    rings = [item for items in pricing.listed("dense") for item in items if item.name.startswith("cp ring")]
+    assert len(rings) == 3 and all(pricing.whole(ring) > 0 for ring in rings if cp > 2)
+    assert [pricing.exposed(ring) for ring in rings] == [0.0] * 3
+
+
+@pytest.mark.parametrize("cp", [2, 3, 8])
+def test_backward_keys_and_values_and_their_gradients_make_as_many_hops_as_an_all_gather_of_each(cp):
+    forward, _, backward, _ = passes(cp)
+    sent = sum(item.bytes for item in backward if item.name.startswith("cp ring"))
+    assert sent == pytest.approx(2 * named(forward, "cp ring").bytes)
 
 
 def test_attention_that_is_recomputed_goes_round_the_ring_again():

@@ -50,12 +50,8 @@ class AttentionLists(LayerParts):
         if self.stack.cp_gathers:
             scatter = [CollectiveOp("cp scatter", "reduce_scatter", "cp", size)] if backward else []
             return [CollectiveOp("cp gather", "all_gather", "cp", size), *core, *scatter]
-        beside = max(core, key=lambda op: op.kind != "elementwise") if self.stack.cp_overlap else None
-        return [
-            CollectiveOp("cp ring", "all_gather", "cp", size * (1 + backward), beside, self.share.cp),
-            *core,
-            *[self.ring_merges(backward)] * self.stack.flash,
-        ]
+        merges = [self.ring_merges(backward)] * self.stack.flash
+        return [*self.ring_hops(kernel_of(core), backward), *core, *merges]
 
     @property
     def keys_and_values_bytes(self):
@@ -136,18 +132,37 @@ class AttentionLists(LayerParts):
         last beside none (_templated_ring_attention and its backward in
         torch/distributed/tensor/experimental/_attention.py; repeat_kv in torchtitan's models). A compiled
         layer waits for each at once (_maybe_wrap_tensor in torch/distributed/_functional_collectives.py)."""
-        kernel, cp = max(core, key=lambda operation: operation.kind != "elementwise"), self.share.cp
+        kernel, cp = kernel_of(core), self.share.cp
         compiled = self.stack.fusion == "compiled"
-        first = None if compiled else kernel._replace(flops=kernel.flops / cp, bytes=kernel.bytes / cp)
+        beside = None if compiled else kernel
         size = self.gathered_keys_bytes
-        gather = CollectiveOp("cp gather", "all_gather", "cp", size, first)
+        gather = CollectiveOp("cp gather", "all_gather", "cp", size, beside, share=1 / cp)
         passes, kernels = MERGES[compiled][backward]
-        later = cp - 1 + backward * (cp > 1)
-        merge = self.elementwise("merge blocks", later * self.value_elements, passes, later * kernels)
+        merges = cp - 1 + backward * (cp > 1)
+        merge = self.elementwise("merge blocks", merges * self.value_elements, passes, merges * kernels)
         # cp hops of a block, where an all_gather of so many bytes has cp - 1
         hops = size * SINGLE / self.itemsize * cp / larger(1, cp - 1)
-        round_ = CollectiveOp("cp gradients", "all_gather", "cp", hops, None if compiled else kernel, cp)
+        round_ = CollectiveOp("cp gradients", "all_gather", "cp", hops, beside, cp, share=(cp - 1) / cp)
         return [gather, *core, merge, *[round_] * backward]
+
+    def ring_hops(self, kernel: Operation, backward: bool) -> list[CollectiveOp]:
+        """The hops of Transformer Engine's ring (AttnFuncWithCPAndKVP2P), each of them sent before one
+        block's kernel and waited for behind it, so that none is exposed if kernels are longer. Forward keys
+        and values of the next block come beside each kernel but the last. Backward they have the gradients of
+        their block with them, but for the first hop, and the last brings a rank the gradients of its own."""
+        size, cp = self.keys_and_values_bytes, self.share.cp
+        if not backward:
+            return [self.ring_hop("cp ring", size, kernel, (cp - 1) / cp)]
+        one = size / larger(1, cp - 1)  # cp - 1 such hops are an all_gather of `size`
+        both, ends = larger(0, cp - 2), 2 * (cp > 1)
+        return [
+            self.ring_hop("cp ring", 2 * one * both, kernel, both / cp),
+            self.ring_hop("cp ring ends", one * ends, kernel, ends / cp),
+        ]
+
+    def ring_hop(self, name: str, size, kernel: Operation, share) -> CollectiveOp:
+        beside = kernel if self.stack.cp_overlap else None
+        return CollectiveOp(name, "all_gather", "cp", size, beside, share=share)
 
     def ring_merges(self, backward: bool) -> Operation:
         """What Transformer Engine's ring moves beside its kernels (AttnFuncWithCPAndKVP2P and its backward in
@@ -284,3 +299,8 @@ class AttentionLists(LayerParts):
     def shifts(self, what: str, hops: list[int]) -> list[CollectiveOp]:
         size = self.keys_and_values_bytes / self.share.cp
         return [CollectiveOp(f"cp {what} {hop}", "shift", "cp", size) for hop in hops]
+
+
+def kernel_of(core: list[Operation]) -> Operation:
+    """What takes longest of the core, beside which keys and values are on their way."""
+    return max(core, key=lambda operation: operation.kind != "elementwise")

@@ -63,8 +63,8 @@ SCORE_DROPOUT = 2.5  # passes over the scores: read, write, and a mask of one by
 
 
 class CollectiveOp(NamedTuple):
-    """A collective of a group (tp, cp, ep) on `bytes` in all, beside an operation that hides it, whole or but
-    for one of `chunks`."""
+    """A collective of a group (tp, cp, ep) on `bytes` in all, beside a `share` of an operation that hides it,
+    whole or but for one of `chunks`."""
 
     name: str
     collective: str
@@ -74,6 +74,7 @@ class CollectiveOp(NamedTuple):
     chunks: Any = math.inf
     router: Experts | None = None  # of an all_to_all that crosses to each node once: how tokens choose
     itemsize: int = 0  # bytes of an element where they are not those of the job's dtype
+    share: Any = 1.0  # of the seconds of the operation beside
 
 
 class Start(NamedTuple):

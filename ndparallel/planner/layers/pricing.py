@@ -167,7 +167,7 @@ class Pricing:
         whole = self.whole(exchange)
         if exchange.beside is None:
             return whole
-        _, beside, _ = self.item(exchange.beside)
+        beside = self.item(exchange.beside)[1] * exchange.share
         left = larger(whole - beside, whole / exchange.chunks)
         return larger(left, lost_to(whole, beside, self.slowdown))
 
