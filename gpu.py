@@ -4,9 +4,9 @@ Idea   A GPU here moves real numpy arrays, so its results can be checked, and ca
        its seconds are those of the modelled hardware: exact, and the same on every computer.
 Cost   compute: max(flops / rate, bytes / memory bandwidth) + one overhead a kernel.
        send: n / bandwidth, and the message arrives latency + n / bandwidth after it left.
-Limit  Streams of one GPU do not slow one another, on its processor or on a link they share, and receives take
-       a stream's incoming line in program order. What that leaves out of a step `--contention` says, in
-       seconds (ndparallel/contention/).
+Limit  Two streams of one GPU never slow one another, though they share its processor and its links. A stream
+       takes messages in in the order in which the program asks for them, not in which they arrive.
+       `--contention` says how many seconds of a step both leave out (ndparallel/contention/).
 
 Glossary
     stream    a queue of work with a clock of its own, as in CUDA: one is named "compute", the others after

@@ -188,7 +188,7 @@ def axis(end: float, margin: int, columns: int) -> Iterator[Text]:
 
 def legend(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
     """Yield the letters that occur, with their meaning, in lines that end between two letters, and what a
-    number and the height of a block say."""
+    number, the height of a block and the rows below a GPU say."""
     lanes = [lane for timeline in timelines for lane in timeline.lanes]
     seen = {span.activity for lane in lanes for span in lane.spans}
     letters = {span.activity for lane in lanes if lane.stream == COMPUTE for span in lane.spans} | {IDLE}
@@ -206,3 +206,7 @@ def legend(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
         )
         block = "Block: how much of it, \u2581 little to \u2588 all."
         yield Text(f"Letter: what fills most of a cell{number}. {block}", "dim")
+    groups = dict.fromkeys(lane.stream for lane in lanes if lane.stream != COMPUTE)
+    if groups:
+        below = f"Rows below a GPU: when it waits, and when each group communicates ({', '.join(groups)})."
+        yield Text(below, "dim")

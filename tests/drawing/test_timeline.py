@@ -315,7 +315,7 @@ def test_all_timelines_share_one_scale():
 def test_the_title_says_the_step_and_the_legend_only_what_occurs():
     lines = drawn(OVERLAPPED)
     assert lines[0] == f"overlapped  {si(OVERLAPPED.seconds, 's')}"
-    assert lines[-2].split() == [
+    assert lines[-3].split() == [
         "F",
         "forward",
         "B",
@@ -327,7 +327,8 @@ def test_the_title_says_the_step_and_the_legend_only_what_occurs():
         ".",
         "idle",
     ]
-    assert lines[-1].startswith("Letter: what fills most of a cell. Block: how much of it")
+    assert lines[-2].startswith("Letter: what fills most of a cell. Block: how much of it")
+    assert lines[-1] == "Rows below a GPU: when it waits, and when each group communicates (dp)."
 
 
 def test_the_legend_parts_its_letters_where_the_line_is_full():
