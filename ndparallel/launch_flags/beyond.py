@@ -1,6 +1,8 @@
 """Flags of Megatron-Core that change time or memory and that the planner does not model, each with what it
 assumes instead."""
 
+from ndparallel.launch_flags.fields import FP4_RECIPES, FP8_RECIPES
+
 ONE_STEP = "the step is one of the full batch"
 ON_GPU = "all of it is counted on the GPU"
 SPREAD = "layers are spread over the stages as evenly as they go"
@@ -20,7 +22,6 @@ ANOTHER_MODEL = (  # which cannot be read as a transformer of our layers
 )
 BEYOND = {
     "--fp16": "priced as bf16",
-    "--fp4-format": "priced as bf16",
     "--rampup-batch-size": ONE_STEP,
     "--step-batch-size-schedule": ONE_STEP,
     "--optimizer-cpu-offload": ON_GPU,
@@ -51,6 +52,8 @@ BEYOND = {
     "--outer-dp-sharding-strategy": "replicas of a shard keep an optimizer each",
 }
 BUT = {  # words that the planner does assume, flag by flag
+    "--fp8-recipe": (tuple(FP8_RECIPES), "priced with delayed scales"),
+    "--fp4-recipe": (tuple(FP4_RECIPES), "priced as nvfp4"),
     "--optimizer": (("adam",), ADAM),
     "--cp-comm-type": (("p2p", "all_gather", "allgather"), "keys and values go round one ring"),
     "--transformer-impl": (("transformer_engine",), KERNELS),

@@ -79,6 +79,9 @@ DTYPES = {
     "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
     "nvfp4": "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
 }
+# what --fp8-recipe and --fp4-recipe mean; the first is the default
+FP8_RECIPES = {"delayed": "fp8", "tensorwise": "fp8-current", "blockwise": "fp8-block", "mxfp8": "mxfp8"}
+FP4_RECIPES = {"nvfp4": "nvfp4"}
 # of types whose weights are kept cast alone; it needs an optimizer that dp ranks share
 CAST_WEIGHTS = dict.fromkeys(FP8_PARAM_GATHER, "--fp8-param-gather") | {
     "mxfp8": "--fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag"

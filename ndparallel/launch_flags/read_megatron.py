@@ -159,10 +159,8 @@ def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) ->
         "--global-batch-size", each_step, f"{each_step} (one microbatch on each data-parallel rank)"
     )
     flags.one_of({"--bf16": "bf16", "--fp16": "fp16"}, "bf16")
-    flags.one_of({"--fp8-format": "fp8", "--fp4-format": "fp4"}, "none")
     if not flags.has("--bf16") and not flags.has("--fp16"):
         flags.assume("--bf16", "float32, which is priced as bf16")
-    dtype = "fp8" if flags.has("--fp8-format") else "bf16"
     capacity = (
         flags.fraction("--moe-expert-capacity-factor")
         if flags.has("--moe-expert-capacity-factor") and shape.experts
@@ -175,11 +173,22 @@ def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) ->
         stack,
         flags.number("--seq-length"),
         batch,
-        dtype=dtype,
+        dtype=dtype_from(flags),
         capacity_factor=capacity_of(capacity),
         moments=moments_from(flags),
         offload=("optimizer",) if on_host(flags) else (),
     )
+
+
+def dtype_from(flags: Given) -> str:
+    """The type of the layers' matmuls; where a recipe is a class of the reader's own, Megatron's default."""
+    recipes = {"fp8": fields.FP8_RECIPES, "fp4": fields.FP4_RECIPES}
+    bits = flags.one_of({"--fp8-format": "fp8", "--fp4-format": "fp4"}, "bf16")
+    if bits == "bf16":
+        return bits
+    usual = next(iter(recipes[bits]))
+    recipe = flags.text(f"--{bits}-recipe") or usual
+    return recipes[bits].get(recipe, recipes[bits][usual])
 
 
 def moments_from(flags: Given) -> str:

@@ -33,6 +33,7 @@ from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.options import overlapping
+from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stages import layers_by_stage
 from ndparallel.validation.words import graphs_stated
@@ -425,7 +426,29 @@ def test_weights_that_are_kept_cast_alone_are_written_and_read(dtype, flags):
     job = replace(job, hardware=H100) if dtype == "fp8-block" else job
     script = emit_megatron(job, Plan(dp=8, zero=1))
     assert flags in script and ("--fp8-param-gather" in script) == bool(flags)
-    assert read_megatron(script, H100).job.casts_weights_alone == bool(flags)
+    assert read_megatron(script, job.hardware).job.casts_weights_alone == bool(flags)
+
+
+@pytest.mark.parametrize("dtype", [*fields.DTYPES])
+def test_a_type_of_number_that_is_written_is_read_back(dtype):
+    """All recipes of 8 bits came back as delayed scales, and of 4 bits as bf16: fp8-block lost 10% of a step,
+    and `--fp8-recipe` was said to be what no plan depends on."""
+    hardware = find_hardware("h100" if dtype == "fp8-block" else "b200")
+    job, plan = replace(job_of(dtype=dtype), hardware=hardware), Plan(dp=8, zero=1)
+    found = read_megatron(emit_megatron(job, plan), hardware)
+    assert found.job.dtype == dtype and not any("recipe" in remark for remark in found.notes)
+    assert predict(found.job, found.plan).seconds == predict(job, plan).seconds
+
+
+@pytest.mark.parametrize(("recipe", "dtype", "instead"), [
+    ("--fp8-format e4m3 --fp8-recipe custom", "fp8", "priced with delayed scales"),
+    ("--fp4-format e2m1 --fp4-recipe custom", "nvfp4", "priced as nvfp4"),
+])  # fmt: skip
+def test_a_recipe_of_ones_own_is_priced_as_megatrons_and_said_to_be(recipe, dtype, instead):
+    script = emit_megatron(replace(job_of(), dtype="bf16"), Plan(dp=8)).replace("--bf16", f"--bf16 {recipe}")
+    found = read_megatron(script, find_hardware("b200"))
+    assert found.job.dtype == dtype
+    assert any("recipe custom is not modelled" in remark and instead in remark for remark in found.notes)
 
 
 def test_what_else_cannot_be_written_is_refused_in_a_sentence():
