@@ -25,6 +25,7 @@ from ndparallel.planner.options import (
     job_from,
     plan_from,
     routing_from,
+    stack_from,
     travelling,
 )
 from ndparallel.planner.prediction import Prediction
@@ -94,13 +95,16 @@ def from_options(arguments: argparse.Namespace) -> Reading:
 
 
 def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:
-    """The job on the software of the framework that --emit or --framework names, unless --software names
-    another."""
+    """The job on the software of the framework that --emit or --framework names, with the switches that are
+    given; unless --software names another."""
     name = arguments.emit or arguments.framework
     if arguments.software or not name:
         return job
     found = FRAMEWORKS[name].priced(job)
-    return replace(found, stack=travelling(found.stack, arguments))
+    if script_given(arguments) or found.stack.name == job.stack.name:
+        return replace(found, stack=travelling(found.stack, arguments))
+    named = argparse.Namespace(**vars(arguments) | {"software": found.stack.name})
+    return replace(found, stack=stack_from(named, job.hardware))
 
 
 def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -> Reading:

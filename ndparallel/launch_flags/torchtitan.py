@@ -17,7 +17,7 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import in_docstring
-from ndparallel.base.words import count
+from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import nodes_of
@@ -28,9 +28,10 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.software import TORCHTITAN
+from ndparallel.planner.software import TORCHTITAN, find_stack
 from ndparallel.planner.stages import split_of
 
+OPTIONS = {"attention": "no-flash-attention", "dispatcher": "dispatcher"}  # that change a stack's field
 STACKS = ("torchtitan", "torchtitan-compiled")
 # our preset: torchtitan's module, its flavor, and the configuration whose data and optimizer are kept
 MODELS = {
@@ -121,6 +122,8 @@ def sizes(shape: ModelShape) -> tuple:
 def converters(job: TrainingJob) -> str:
     if job.dtype == "bf16":
         return ""
+    if job.dtype != "fp8":
+        raise torchtitan_lacks(f"recipe written here in {job.dtype}", "choose bf16 or fp8")
     if job.shape.experts:
         raise torchtitan_lacks("one switch for experts in fp8", "choose bf16")
     return (
@@ -136,6 +139,7 @@ def compiled(job: TrainingJob) -> bool:
 def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     """Keys of torchtitan's configuration with their values, as Python writes them."""
     refuse(RULES, job, plan)
+    refuse_other_switches(job, plan)
     each_pass = job.global_batch // plan.dp if plan.pp > 1 else plan.micro_batch  # of one data-parallel rank
     yield "training.seq_len", f"{job.sequence}"
     yield "training.global_batch_size", f"{job.global_batch}"
@@ -160,6 +164,28 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
     yield "compile.enable", f"{compiled(job)}"
     yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'products'}"
+
+
+def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:
+    """Raise UserError for switches that are not as in torchtitan, which has no key for them."""
+    own, stack = find_stack(job.stack.name), job.stack
+    used = {
+        "attention": True,
+        "dispatcher": plan.ep > 1,
+        "tp_overlap": plan.tp > 1 and stack.tp_overlap != "products",
+        "dp_overlap": plan.dp * plan.cp > 1,
+        "pp_overlap": plan.pp > 1,
+        "cp_overlap": plan.cp > 1,
+    }
+    differs = [
+        name for name, is_used in used.items() if is_used and getattr(stack, name) != getattr(own, name)
+    ]
+    if differs:
+        options = [f"--{OPTIONS.get(name, 'overlap')}" for name in differs]
+        raise torchtitan_lacks(
+            f"key for {listed([f'{name} {getattr(stack, name)}' for name in differs])}",
+            f"leave {listed([*dict.fromkeys(options)])} out",
+        )
 
 
 def sharding(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -952,6 +952,26 @@ def test_the_best_plan_is_told_that_nothing_is_better(capsys, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "switch, said",
+    [
+        ("--dispatcher deepep --ep 8", "no key for dispatcher deepep; leave --dispatcher out"),
+        ("--no-flash-attention", "no key for attention unfused; leave --no-flash-attention out"),
+        ("--overlap none", "no key for dp_overlap False; leave --overlap out"),
+        ("--overlap tp,dp --tp 2", "no key for tp_overlap backward; leave --overlap out"),
+        ("--dtype mxfp8 --hardware b200", "no recipe written here in mxfp8; choose bf16 or fp8"),
+        ("--dtype fp8-row", "no recipe written here in fp8-row; choose bf16 or fp8"),
+    ],
+)
+@pytest.mark.parametrize("software", ["", "--software torchtitan"])
+def test_what_is_priced_and_has_no_key_of_torchtitan_is_refused(switch, said, software, capsys):
+    """And no switch is dropped where --emit alone chooses the software."""
+    model = "qwen3-30b-a3b" if "--ep" in switch else "llama-3-8b"
+    asked = f"plan --model {model} --gpus 16 --global-batch 256 --zero 3 --emit torchtitan"
+    assert main([*asked.split(), *switch.split(), *software.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_emit_torchtitan_is_for_torchtitans_software_unless_another_is_named(capsys):
     assert main([*ASKED, "--zero", "3", "--emit", "torchtitan"]) == 0
     assert "data_parallel_shard_degree = 4" in capsys.readouterr().out
