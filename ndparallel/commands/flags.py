@@ -2,8 +2,8 @@
 
 Idea   The tables are those by which `ndparallel plan --emit` writes a launch line, and `--from-megatron`
        reads one.
-Limit  What follows from several fields (the layout of uneven stages, replicas of shards) is in
-       docs/launch_flags.md.
+Limit  How flags follow from several fields (the layout of uneven stages, replicas of shards) is in
+       docs/launch_flags.md. What has no flag is in brackets.
 
   ndparallel flags megatron
   ndparallel flags torchtitan --json
@@ -47,5 +47,5 @@ def table(rows: Sequence[Row], head: str) -> Table:
     for column in ("of the", "field", head):
         shown.add_column(column, overflow="fold")
     for of, field, becomes in rows:
-        shown.add_row(of, field, Text("\n".join(becomes.replace(" --", "\n--").splitlines())))
+        shown.add_row(of, field, Text(becomes if becomes[0] == "(" else becomes.replace(" --", "\n--")))
     return shown

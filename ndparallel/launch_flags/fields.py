@@ -1,7 +1,7 @@
 """Which field of a model, a job or a plan is which flag of Megatron-Core, and which key of torchtitan.
 
 Idea   What is one number in both is one row: the same rows write a launch line and read one. What is a choice
-       of words has a row for each word. `ndparallel flags` prints the tables.
+       of words has a row for each word. `ndparallel flags` prints the tables (tables.py).
 Limit  Megatron's flags alone are read; torchtitan's keys are only written.
 
 Glossary
@@ -11,7 +11,6 @@ Glossary
 
 from collections.abc import Mapping
 
-from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.launches import GRAPH_SCOPES
 from ndparallel.planner.software import FP8_PARAM_GATHER
 
@@ -48,6 +47,8 @@ DEGREES = {  # of a plan
     "ep": "--expert-model-parallel-size",
     "micro_batch": "--micro-batch-size",
 }
+KV_HEADS = "--group-query-attention --num-query-groups"
+HEAD_DIM = "--kv-channels"
 CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 LAYOUT = "--pipeline-model-parallel-layout"
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
@@ -86,6 +87,7 @@ FP4_RECIPES = {"nvfp4": "nvfp4"}
 CAST_WEIGHTS = dict.fromkeys(FP8_PARAM_GATHER, "--fp8-param-gather") | {
     "mxfp8": "--fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag"
 }
+CAPACITY = "--moe-expert-capacity-factor"
 AWARE = "--use-precision-aware-optimizer"
 MOMENTS = {"fp32": "", "bf16": "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"}
 ON_HOST, HOST_SHARE = "--optimizer-cpu-offload", "--optimizer-offload-fraction"
@@ -113,7 +115,16 @@ GRAPHS = {
 # layers of the first and of the last pipeline rank
 ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 PADDED = "--moe-pad-expert-input-to-capacity"
-BESIDE = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute"  # rows, beside another microbatch
+KEYS_TRAVEL = {"ring": "", "all-gather": "--cp-comm-type all_gather"}
+# beside compute: tp's messages in parts, gradients, weights; rows, beside another microbatch
+PARTS_BESIDE, GRADIENTS_BESIDE, WEIGHTS_BESIDE = (
+    "--tp-comm-overlap",
+    "--overlap-grad-reduce",
+    "--overlap-param-gather",
+)
+BESIDE = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute"
+NOT_BESIDE = "--no-overlap-p2p-communication"
+SEQUENCE_PARALLEL = "--sequence-parallel"
 RECOMPUTE = {
     "none": "",
     "selective": "--recompute-granularity selective",
@@ -121,6 +132,7 @@ RECOMPUTE = {
 }
 # of the layers of a stage
 RECOMPUTE_SOME = "--recompute-granularity full --recompute-method block --recompute-num-layers"
+RECOMPUTED = "--recompute-modules"
 # that both name, and selective recomputation can run again
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe")
 # gradients of FSDP as they are added up and reduced, by their bytes; without it in the weights' 16 bits
@@ -146,41 +158,12 @@ NUMBERS: Mapping[str, Mapping[str, str]] = {
 }
 CHOICES: Mapping[str, Mapping[str, Mapping]] = {
     "model": {"activation": ACTIVATIONS, "norm": NORMS, "position": POSITIONS, "biases": BIASES},
-    "job": {"dtype": DTYPES, "software: attention": ATTENTION, "software: CUDA graphs": GRAPHS},
+    "job": {"dtype": DTYPES},
+    "software": {
+        "attention": ATTENTION,
+        "context_parallel": KEYS_TRAVEL,
+        "dispatcher": DISPATCHERS,
+        "cuda_graphs": GRAPHS,
+    },
     "plan": {"recompute": RECOMPUTE, "zero": ZERO},
 }
-
-
-# ----------------------------------------------------------------------------------- the tables, row by row
-
-
-def megatron_rows() -> list[tuple[str, str, str]]:
-    """Numbers, and each word of a choice that has flags."""
-    rows = [(of, name, f"{flag} N") for of, flags in NUMBERS.items() for name, flag in flags.items()]
-    choices = (
-        (of, name, word, flags)
-        for of, choice in CHOICES.items()
-        for name, words in choice.items()
-        for word, flags in words.items()
-    )
-    return rows + [
-        (of, f"{name} = {in_words(word)}", flags or "(its own default)") for of, name, word, flags in choices
-    ]
-
-
-def torchtitan_rows() -> list[tuple[str, str, str]]:
-    degrees = [("plan", name, f"{key} = N") for name, key in TITAN_DEGREES.items()]
-    schedules = [("plan", f"schedule = {ours}", theirs) for ours, theirs in names_in("torchtitan").items()]
-    recompute = [
-        ("plan", f"recompute = {word}", f"activation_checkpoint = {value}")
-        for word, value in TITAN_RECOMPUTE.items()
-    ]
-    reshard = [
-        ("plan", f"zero = {zero}", f'parallelism.fsdp_reshard_after_forward = "{word}"')
-        for zero, word in TITAN_RESHARD.items()
-    ]
-    return degrees + schedules + recompute + reshard
-
-
-def in_words(word: object) -> str:
-    return (", ".join(word) if isinstance(word, tuple) else f"{word}") or "none"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.launch_flags import deepspeed, fields, megatron, megatron_rules, torchtitan
+from ndparallel.launch_flags import deepspeed, megatron, megatron_rules, tables, torchtitan
 from ndparallel.launch_flags.frozen import frozen, title
 from ndparallel.launch_flags.read_megatron import Reading, read_megatron
 from ndparallel.launch_flags.rules import LaunchRule, obeyed, refuse, without
@@ -84,7 +84,7 @@ MEGATRON = Framework(
     megatron.emit_megatron,
     can_launch=lambda: {"schedule": tuple(names_in("megatron"))},
     frozen=partial(frozen, "megatron"),
-    rows=fields.megatron_rows,
+    rows=tables.megatron_rows,
     rules=megatron_rules.RULES,
     software=("megatron-core", "nemo"),
     read=read_megatron,
@@ -94,7 +94,7 @@ TORCHTITAN = Framework(
     torchtitan.emit_torchtitan,
     can_launch=lambda: {"schedule": tuple(names_in("torchtitan")), "zero": (0, 2, 3)},
     frozen=partial(frozen, "torchtitan"),
-    rows=fields.torchtitan_rows,
+    rows=tables.torchtitan_rows,
     rules=torchtitan.RULES,
     software=torchtitan.STACKS,
 )

@@ -170,12 +170,8 @@ def refuse_other_layers(shape: ModelShape) -> None:
 
 
 def attention_flags(shape: ModelShape) -> Iterator[str]:
-    yield f"--kv-channels {shape.head_dim}"
-    yield (
-        f"--group-query-attention --num-query-groups {shape.kv_heads}"
-        if shape.kv_heads != shape.heads
-        else ""
-    )
+    yield f"{fields.HEAD_DIM} {shape.head_dim}"
+    yield (f"{fields.KV_HEADS} {shape.kv_heads}" if shape.kv_heads != shape.heads else "")
     yield "--qk-layernorm" if shape.qk_norm else ""
 
 
@@ -231,7 +227,7 @@ def plan_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from numbers(plan, fields.DEGREES)
     yield from pipeline_flags(job, plan)
     yield "--expert-tensor-parallel-size 1" if plan.tp > 1 and job.shape.experts else ""
-    yield "--sequence-parallel" if plan.sequence_parallel and plan.tp > 1 else ""
+    yield fields.SEQUENCE_PARALLEL if plan.sequence_parallel and plan.tp > 1 else ""
     yield from recompute_flags(job.stack, plan)
     yield chosen("zero", plan.zero, fields.ZERO)
     replicas = plan.dp * plan.cp // (plan.shards or plan.dp * plan.cp) if plan.zero == 3 else 1
@@ -246,7 +242,7 @@ def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
         else chosen("recompute", plan.recompute, fields.RECOMPUTE)
     )
     if plan.recompute == "selective" and plan.modules(stack) != MEGATRON_CORE.selective:
-        yield f"--recompute-modules {' '.join(plan.modules(stack))}"
+        yield f"{fields.RECOMPUTED} {' '.join(plan.modules(stack))}"
 
 
 def pipeline_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
@@ -294,9 +290,9 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield gradient_flag(job.stack, plan)
     yield "" if job.stack.scales_gradients else "--ddp-average-in-collective"
     yield fields.CAST_WEIGHTS[job.dtype] if job.casts_weights_alone and plan.zero else ""
-    yield "--cp-comm-type all_gather" if job.stack.cp_gathers and plan.cp > 1 else ""
+    yield fields.KEYS_TRAVEL["all-gather"] if job.stack.cp_gathers and plan.cp > 1 else ""
     if job.shape.experts:
-        yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"
+        yield "" if job.capacity_factor is None else f"{fields.CAPACITY} {job.capacity_factor:g}"
         yield fields.DISPATCHERS[dispatcher_of(job, plan)]
         yield from (flag for name, flag in fields.FUSED.items() if getattr(job.stack, name))
     yield from graph_flags(job)
@@ -343,10 +339,10 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What travels beside compute. Raises UserError for what Megatron-Core always does otherwise."""
     stack = job.stack
     refuse_other_software(stack)
-    yield "--tp-comm-overlap" if stack.tp_overlap == "all" and plan.tp > 1 else ""
-    yield "--overlap-grad-reduce" if stack.dp_overlap else ""
-    yield "--overlap-param-gather" if stack.dp_overlap and stack.gathers_first and plan.zero else ""
-    yield "" if stack.pp_overlap else "--no-overlap-p2p-communication"
+    yield fields.PARTS_BESIDE if stack.tp_overlap == "all" and plan.tp > 1 else ""
+    yield fields.GRADIENTS_BESIDE if stack.dp_overlap else ""
+    yield fields.WEIGHTS_BESIDE if stack.dp_overlap and stack.gathers_first and plan.zero else ""
+    yield "" if stack.pp_overlap else fields.NOT_BESIDE
     yield fields.BESIDE if sends_rows_beside(job, plan) else ""
 
 
