@@ -142,15 +142,29 @@ def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
 
 
 def numbered(spans: Sequence[Span]) -> Iterable[Span]:
-    """Return the spans of one compute lane with their microbatches, where there are several. Where units go
-    forward unequally often, one of them takes a microbatch in parts, and no span has a number."""
+    """Return the spans of one compute lane with their microbatches, where there are several, and the halves
+    of a backward pass apart. Where units go forward unequally often, one of them takes a microbatch in parts,
+    and no span has a number."""
     first: dict[tuple[str, str], str] = {}
     numbers = list(microbatches_of(spans, first))
+    spans = in_halves(spans, numbers)
     times = Counter(span.what for span in spans)
     forwards = {times[what] for (phase, _), what in first.items() if phase == palette.FORWARD}
     if not any(numbers) or len(forwards) > 1:
         return spans
     return [Span(*span[:-1], number) for span, number in zip(spans, numbers)]
+
+
+def in_halves(spans: Sequence[Span], numbers: Sequence[int | None]) -> Sequence[Span]:
+    """Name a unit's backward pass an input gradient where its weights' gradients come later."""
+    passes = [(phase_and_unit(str(span.what))[1], number) for span, number in zip(spans, numbers)]
+    later = {its for its, span in zip(passes, spans) if span.activity == palette.WEIGHT}
+    if not later:
+        return spans
+    return [
+        span._replace(activity=palette.INPUT) if span.activity == palette.BACKWARD and its in later else span
+        for its, span in zip(passes, spans)
+    ]
 
 
 def microbatches_of(spans: Iterable[Span], first: dict[tuple[str, str], str]) -> Iterator[int | None]:
@@ -290,7 +304,8 @@ def _gathered(cluster: list[Span]) -> list[Span]:
         end = start + sum(span.seconds for span in spans)
         microbatches = {span.microbatch for span in spans}
         shared = microbatches.pop() if len(microbatches) == 1 else None
-        result.append(Span(start, end, name, name, sum(span.events for span in spans), window, shared))
+        words = palette.HALVES.get(name, name)
+        result.append(Span(start, end, name, words, sum(span.events for span in spans), window, shared))
         start = end
     return result
 

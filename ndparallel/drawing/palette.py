@@ -13,7 +13,8 @@ Glossary
     trace         the nearest of the names that Chrome's trace viewer has for colours
     phase         the first word of an operation's name: forward, backward, weight, recompute, optimizer
     weight        the half of a backward pass that finds the weights' gradients (W), where a schedule puts it
-                  off; the other half (I) has backward's colour
+                  off
+    input         the other half (I), which finds the gradient of a stage's input: in backward's colour
     waiting       communication that the compute stream waits for (exposed); hatched
     idle          what is needed has not been sent yet: bubble; the ground itself, with an outline
     part          what one of several GPUs holds or is: a slice of a matrix, a piece of a ring, a group
@@ -30,9 +31,10 @@ class Paint(NamedTuple):
     trace: str = ""
 
 
-FORWARD, BACKWARD, WEIGHT, RECOMPUTE, OPTIMIZER, OTHER = (
+FORWARD, BACKWARD, INPUT, WEIGHT, RECOMPUTE, OPTIMIZER, OTHER = (
     "forward",
     "backward",
+    "input",
     "weight",
     "recompute",
     "optimizer",
@@ -51,6 +53,7 @@ ACCENT = ("#0550ae", "#4493f8")  # what is chosen or has the focus, on a page
 ACTIVITIES = {
     FORWARD: Paint("F", "#039dde", "#a9ddff", "thread_state_runnable"),
     BACKWARD: Paint("B", "#542b05", "#94500d", "thread_state_iowait"),
+    INPUT: Paint("I", "#542b05", "#94500d", "thread_state_iowait"),
     WEIGHT: Paint("W", "#01a658", "#78dc98", "good"),
     RECOMPUTE: Paint("R", "#ac70fe", "#ccb0ff", "detailed_memory_dump"),
     OPTIMIZER: Paint("O", "#07484c", "#006f75", "rail_load"),
@@ -59,17 +62,23 @@ ACTIVITIES = {
     WAITING: Paint("x", "#770429", "#bd224a", "terrible"),
     IDLE: Paint(".", *GROUND, "white"),
 }
-PER_MICROBATCH = (FORWARD, BACKWARD, WEIGHT, RECOMPUTE)
+PER_MICROBATCH = (FORWARD, BACKWARD, INPUT, WEIGHT, RECOMPUTE)
 PHASES = (*PER_MICROBATCH, OPTIMIZER)
 
-SPLIT = {BACKWARD: "backward or input gradient", WEIGHT: "weight gradient"}
+HALVES = {INPUT: "input gradient", WEIGHT: "weight gradient"}  # of a backward pass, as legends name them
 
 
 def legend_words(activities: Collection[str]) -> dict[str, str]:
-    """Return what a legend says of activities. Where weights' gradients are apart, the colour of backward is
-    that of the other half too."""
-    words = SPLIT if WEIGHT in activities else {}
-    return {name: words.get(name, name) for name in ACTIVITIES if name in activities}
+    """Return what a legend with letters says of activities."""
+    return {name: HALVES.get(name, name) for name in ACTIVITIES if name in activities}
+
+
+def legend_of_colours(activities: Collection[str]) -> dict[str, str]:
+    """Return what a legend without letters says: activities of one colour are one entry."""
+    words, alike = legend_words(activities), dict[str, list[str]]()
+    for name in words:
+        alike.setdefault(ACTIVITIES[name].light, []).append(name)
+    return {names[0]: " or ".join(words[name] for name in names) for names in alike.values()}
 
 
 MEMORY = {

@@ -25,15 +25,15 @@ from rich.text import Text
 
 from ndparallel.base.words import listed
 from ndparallel.drawing.history import ticks
-from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, WEIGHT, ink_on
+from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, HALVES, INPUT, WEIGHT, ink_on
 from ndparallel.pipeline.actions import Action, Layout
 from ndparallel.pipeline.timing import Timing
 
-ACTIVITY = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
+ACTIVITY = {"F": FORWARD, "B": BACKWARD, "I": INPUT, "W": WEIGHT}
 PALEST = 0.45  # how far the last of a rank's chunks is from its colour to white
 WHITE = ColorTriplet(255, 255, 255)
 IDLE = "·"
-NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+NAMES = {op: HALVES.get(activity, activity) for op, activity in ACTIVITY.items()}
 WIDEST = 4  # columns for the shortest action: a short step need not fill the screen
 # of the longest action: no picture is stretched for one that is shorter still, so it may have no column
 SHORTEST = 1 / 4

@@ -86,11 +86,12 @@ def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
 
 
 def operations(timings: Sequence[Timing], top: float) -> Iterator[str]:
-    """Draw the legend: a patch for every activity, with the names of its operations, and the notes."""
-    names: dict[str, list[str]] = {}
+    """Draw the legend: a patch for every colour, with the names of its operations, and the notes."""
+    alike: dict[str, list[str]] = {}
     for op in chunks_by_op(timings):
-        names.setdefault(ACTIVITY[op], []).append(f"{NAMES[op]} ({op})")
-    yield from legend(names, top, {activity: " or ".join(named) for activity, named in names.items()})
+        alike.setdefault(ACTIVITIES[ACTIVITY[op]].light, []).append(op)
+    words = {ACTIVITY[ops[0]]: " or ".join(f"{NAMES[op]} ({op})" for op in ops) for ops in alike.values()}
+    yield from legend(words, top, words)
     if notes := notes_on(timings):
         yield text(LEFT, top + 32, notes, "small")
 

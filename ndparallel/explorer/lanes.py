@@ -10,7 +10,7 @@ from ndparallel.drawing import palette
 from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned, ticks
 
 SHORTEST = 1 / 1200  # of the timeline: what is shorter is drawn together with its neighbours
-ACTIONS = {palette.FORWARD: "F", palette.BACKWARD: "B", palette.WEIGHT: "W"}
+ACTIONS = (palette.FORWARD, palette.BACKWARD, palette.INPUT, palette.WEIGHT)
 OF_A_PLAN = re.compile(r"(\w) of microbatch (\d+)")  # a span of a plan is a whole action
 
 
@@ -45,7 +45,12 @@ def actions(spans: Sequence[Span]) -> Iterator[list[Any]]:
     for (activity, number), run in groupby(computed, key=lambda span: (span.activity, span.microbatch)):
         first, *others = run
         if activity in ACTIONS:
-            yield [first.start, [first, *others][-1].end, activity, f"{ACTIONS[activity]}{number}"]
+            yield [
+                first.start,
+                [first, *others][-1].end,
+                activity,
+                f"{palette.ACTIVITIES[activity].letter}{number}",
+            ]
 
 
 def with_microbatch(span: Span) -> Span:

@@ -6,12 +6,12 @@ from ndparallel.drawing.palette import (
     FAINT_INK,
     GRID,
     GROUND,
+    HALVES,
     INK,
     LOGITS,
     MEMORY,
     OTHER,
     PARTS,
-    SPLIT,
     ink_on,
 )
 from ndparallel.explorer import cluster, cut, guesses, rings, schedules
@@ -42,7 +42,7 @@ def known() -> dict:
         "screens": {name: each.as_dict(name) for name, each in BEGINNINGS.items()},
         "paints": {name: [paint.light, paint.dark, paint.letter] for name, paint in paints.items()},
         "inks": {name: [ink_on(paint.light), ink_on(paint.dark)] for name, paint in paints.items()},
-        "split": SPLIT,
+        "halves": HALVES,
         "ground": GROUND,
         "ink": INK,
         "faint": FAINT_INK,

@@ -21,10 +21,12 @@ from ndparallel.planner.step.workload import Workload
 
 MOST_RANKS, MOST_MICROBATCHES = 8, 4
 MOST_ACTIONS = 2**16  # of a pipeline, forward passes alone
-ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.WEIGHT}
+ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.INPUT, "W": palette.WEIGHT}
 PHASES = {
     "forward": palette.FORWARD,
     "backward": palette.BACKWARD,
+    "input": palette.INPUT,
+    "weight": palette.WEIGHT,
     "compute": palette.OTHER,
     "optimizer": palette.OPTIMIZER,
 }

@@ -400,7 +400,7 @@ def lengths(svg):
     """Pixels of every colour in a picture of schedules."""
     total: dict[str, float] = defaultdict(float)
     for path in elements(svg, "path"):
-        if match := re.match(r"nd-(forward|backward|weight)(-hollow)?", path.get("class")):
+        if match := re.match(r"nd-(forward|backward|input|weight)(-hollow)?", path.get("class")):
             inset = 2 * HOLLOW_INSET if match[2] else 0
             total[match[1]] += sum(float(width) + inset for width in re.findall(r"h([\d.]+)v", path.get("d")))
     return total

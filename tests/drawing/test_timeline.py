@@ -2,7 +2,7 @@
 
 import io
 from collections import defaultdict
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 
 import numpy as np
 import pytest
@@ -30,12 +30,12 @@ from ndparallel.drawing.palette import (
     FORWARD,
     GROUND,
     IDLE,
+    INPUT,
     LOGITS,
     MEMORY,
     OPTIMIZER,
     PARTS,
     RECOMPUTE,
-    SPLIT,
     WAITING,
     WEIGHT,
     ink_on,
@@ -247,11 +247,11 @@ def test_microbatches_are_numbered_where_there_is_room():
     assert {span.microbatch for span in one.lanes[0].spans} == {None}
 
 
-PHASE = {"F": FORWARD, "I": BACKWARD, "B": BACKWARD, "W": WEIGHT}
+PHASE = {"F": FORWARD, "I": INPUT, "B": BACKWARD, "W": WEIGHT}
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-v", "dualpipev"])
-def test_every_pass_has_the_microbatch_that_its_schedule_says(name):
+def test_every_pass_has_the_letter_and_the_microbatch_that_its_schedule_says(name):
     """DualPipeV runs some backward passes whole, and puts off the W of others."""
     schedule, program = build(name, 3, 7), load("3d_pipeline_parallel").strategy("ZB-V").program
     job = Job(SMALL.replace(layers=6), Mesh(pp=3), 7, microbatches=7, schedule=name, sizes_only=True)
@@ -265,10 +265,10 @@ def test_every_pass_has_the_microbatch_that_its_schedule_says(name):
         for action in schedule.actions[lane.rank]:
             planned[PHASE[action.op], action.stage].append(action.microbatch)
         for span in lane.spans:
-            phase, unit = phase_and_unit(str(span.what))
-            if unit in units and span.microbatch not in shown[phase, unit][-1:]:
-                shown[phase, unit].append(span.microbatch)
-        assert shown == {(phase, unit): planned[phase, stage_of[unit]] for phase, unit in shown}
+            activity, (_, unit) = span.activity, phase_and_unit(str(span.what))
+            if unit in units and span.microbatch not in shown[activity, unit][-1:]:
+                shown[activity, unit].append(span.microbatch)
+        assert shown == {(activity, unit): planned[activity, stage_of[unit]] for activity, unit in shown}
 
 
 @pytest.mark.parametrize(
@@ -338,12 +338,21 @@ def test_the_legend_parts_its_letters_where_the_line_is_full():
     assert max(map(len, lines[at : at + 2])) <= 28 and not lines[at].endswith((" .", " x"))
 
 
-def test_where_weights_gradients_are_apart_the_legend_says_that_b_is_the_input_gradient_too():
-    spans = Span(0, 1, BACKWARD, "b"), Span(1, 2, WEIGHT, "w")
-    run = Timeline("split", 2.0, (Lane(0, COMPUTE, spans),))
+def test_the_halves_of_a_backward_pass_have_letters_of_their_own_and_their_legend_says_which():
+    spans = Span(0, 1, INPUT, "i"), Span(1, 2, WEIGHT, "w"), Span(2, 3, BACKWARD, "b")
+    run = Timeline("split", 3.0, (Lane(0, COMPUTE, spans),))
     (legend,) = (line for line in drawn(run) if "B  backward" in line)
-    assert legend == " B  backward or input gradient    W  weight gradient    .  idle"
-    assert all(f">{words}<" in draw_timelines([run]) for words in SPLIT.values())
+    assert legend == " B  backward    I  input gradient    W  weight gradient    .  idle"
+    (row,) = (line for line in drawn(run) if line.startswith("GPU 0"))
+    assert [letter for letter, _ in groupby(row.split()[2])] == ["I", "W", "B"]
+
+
+def test_a_legend_without_letters_has_one_entry_for_a_colour():
+    spans = Span(0, 1, INPUT, "i"), Span(1, 2, WEIGHT, "w")
+    halves = Timeline("halves", 2.0, (Lane(0, COMPUTE, spans),))
+    both = Timeline("both", 2.0, (Lane(0, COMPUTE, (*spans, Span(2, 3, BACKWARD, "b"))),))
+    assert ">input gradient<" in draw_timelines([halves]) and ">weight gradient<" in draw_timelines([halves])
+    assert ">backward or input gradient<" in draw_timelines([both])
 
 
 def test_an_empty_run_is_drawn_without_complaint():
@@ -416,7 +425,9 @@ def distance(one, other, matrix):
 
 
 SETS: dict[str, dict] = {
-    "activities": ACTIVITIES,
+    "activities": {
+        name: paint for name, paint in ACTIVITIES.items() if name != INPUT
+    },  # in backward's colour
     "memory": MEMORY | {"logits": LOGITS},
     "parts": {paint.letter: paint for paint in PARTS},
 }
@@ -467,7 +478,9 @@ def test_a_colour_has_one_meaning():
 
 
 def test_every_activity_has_a_letter_of_its_own():
-    letters = [paint.letter for paints in SETS.values() for paint in paints.values()]
+    letters = [
+        paint.letter for paints in (*SETS.values(), {INPUT: ACTIVITIES[INPUT]}) for paint in paints.values()
+    ]
     assert len(set(letters)) == len(letters) and BLANK not in letters
 
 

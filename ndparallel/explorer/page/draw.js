@@ -67,13 +67,12 @@ function paint() {
 const STRIPES = `repeating-linear-gradient(-45deg, ${colour("waiting")} 0 3px, var(--ground) 3px 5px)`;
 
 function legend(names) {
-  const words = names.includes("weight") ? KNOWN.split : {};
   const item = (name) => {
     const mark = element("i", { "aria-hidden": "true" }, letter(name));
     mark.style.background = name === "waiting" ? STRIPES : colour(name);
     mark.style.color = inkOn(name);
     if (name === "waiting") mark.textContent = "\u00a0";
-    return element("li", {}, mark, words[name] || name.replace("memory ", ""));
+    return element("li", {}, mark, KNOWN.halves[name] || name.replace("memory ", ""));
   };
   return element("ul", { class: "legend" }, names.map(item));
 }

@@ -1,6 +1,6 @@
 // "Schedule": all schedules on one scale of time, and one to place by hand.
 
-const ACTIVITY = { F: "forward", B: "backward", I: "backward", W: "weight" };
+const ACTIVITY = { F: "forward", B: "backward", I: "input", W: "weight" };
 const OP_NAMES = { F: "forward", B: "full backward", I: "gradient of the input", W: "gradient of the weights" };
 
 async function showSchedule(screen, setup) {
@@ -17,7 +17,7 @@ async function showSchedule(screen, setup) {
         "section",
         {},
         byHand(answer, setup),
-        legend(["forward", "backward", "weight", "idle"]),
+        legend(["forward", "backward", "input", "weight", "idle"]),
         answer.schedules.map((each) => described(each, answer.seconds)),
         answer.reasons.map((words) => element("p", { class: "what" }, words)),
       ),

@@ -31,6 +31,7 @@ from ndparallel.planner.lesson_runs.workload import PASSES, ExecutedWorkload
 from ndparallel.planner.step.overlap import BucketCost, begin, finish, gather_in_turn
 from ndparallel.planner.step.streams import Item, MemoryLedgers, StreamClock
 
+IN_PICTURES = PASSES | {"I": "input"}
 WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
 
 
@@ -171,7 +172,7 @@ class GridRank:
         """All units of a stage, and what follows a bucket whose units are done."""
         op, stage, _ = action
         layers = iter(self.work.layers(stage) if op == "F" else reversed(self.work.layers(stage)))
-        self.streams.phase = "forward" if op == "F" else "backward"
+        self.streams.phase = IN_PICTURES[op]
         for number, kinds in self.in_order(action):
             for kind in kinds if op == "F" else reversed(kinds):
                 self.streams.run(self.items(action, kind, layers))
