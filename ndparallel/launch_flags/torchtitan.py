@@ -303,6 +303,13 @@ RULES = (
         lambda job, plan: (plan.pp > 1) & (plan.microbatches(job) < fewest_microbatches(plan)),
         one_for_each_stage,
     ),
+    LaunchRule(  # github.com/pytorch/pytorch/issues/161904
+        lambda job, plan: compiled(job) and (plan.pp > 1) & plan.recipe.splits,
+        lambda job, plan: torchtitan_lacks(
+            f"{plan.schedule} of compiled layers, whose backward passes PyTorch cannot split",
+            "take --software torchtitan, or a schedule that does not split them",
+        ),
+    ),
     LaunchRule(
         lambda job, plan: job.sequence % tokens_divisor(plan) > 0,
         lambda job, plan: torchtitan_lacks(

@@ -797,6 +797,7 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
         or (plan.pp > 1 and schedule == "zb-h2")
         or (plan.pp > 1 and schedule == "interleaved" and number % (number // plan.pp))
         or (plan.pp > 1 and schedule in ("gpipe", "1f1b", "dualpipev") and number < plan.stages)
+        or (plan.pp > 1 and schedule in ("zb-v", "dualpipev") and software == "torchtitan-compiled")
     ):
         with pytest.raises(UserError, match="torchtitan .* has no"):
             emit_torchtitan(job, plan)
@@ -865,6 +866,16 @@ def test_torchtitan_refuses_fewer_microbatches_than_pytorchs_schedules_take(sche
             emit_torchtitan(fewer, plan)
         arrays = replace(plan, tp=np.array([1, 1]), dp=np.array([1, 2]))  # 2 * fewest - 2, fewest - 1
         assert [*FRAMEWORKS["torchtitan"].has(fewer, arrays)] == [True, False]
+
+
+@pytest.mark.parametrize(("schedule", "runs"), [("zb-v", False), ("dualpipev", False), ("interleaved", True)])
+def test_torchtitan_splits_no_backward_pass_of_compiled_layers(schedule, runs):
+    """pytorch/pytorch issue 161904; "torch.compile is incompatible with those eager PP schedules" in
+    torchtitan/experiments/graph_trainer/tests/test_numerics.py of 0.3.0."""
+    plan = Plan(pp=4, dp=2, chunks=2, schedule=schedule, zero=3)
+    assert emit_torchtitan(job_of(software="torchtitan"), plan)
+    with nullcontext() if runs else pytest.raises(UserError, match=f"{schedule} of compiled layers"):
+        assert emit_torchtitan(job_of(software="torchtitan-compiled"), plan)
 
 
 def test_torchtitan_refuses_a_sequence_that_tp_and_both_chunks_of_cp_do_not_divide():
