@@ -137,12 +137,19 @@ MEGATRON = (
 )
 TE = "transformer_engine/pytorch/module/layernorm_linear.py"
 DDP = "megatron/core/distributed/distributed_data_parallel.py, _make_backward_post_hook"
+HEADS = "megatron/core/transformer/attention.py, get_query_key_value_tensors: query.reshape"
+LAYOUT = "transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_qkv_layout: contiguous"
+SPLIT = "transformer_engine/pytorch/utils.py, SplitAlongDim.backward: torch.cat, or nothing"
+LATENT = "megatron/core/transformer/multi_latent_attention.py: a split's backward"
 # Megatron-Core on Transformer Engine, from 2024 on (NVIDIA/Megatron-LM)
 MEGATRON_CORE = (
-    SmallKernel("norm weights wgrad", "attention", True, TE),
     SmallKernel(
-        "join q, k, v", "attention", True, "megatron/core/transformer/attention.py: a split's backward"
+        "queries apart", "attention", False, HEADS, elements="queries", passes=2, when="grouped_heads"
     ),
+    SmallKernel("values apart", "attention", False, LAYOUT, elements="values", passes=2, when="rotary_heads"),
+    SmallKernel("norm weights wgrad", "attention", True, TE),
+    SmallKernel("join q, k, v", "attention", True, SPLIT, elements="qkv", passes=2, when="rotary_heads"),
+    SmallKernel("join keys, values", "attention", True, LATENT, when="latent"),
     SmallKernel("add to gradients", "attention", True, DDP),
     SmallKernel("norm weights wgrad", "mlp", True, TE),
     SmallKernel("add to gradients", "mlp", True, DDP),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ndparallel.hardware.accelerator import find_hardware, host_launch
@@ -160,3 +161,42 @@ def test_from_a_wait_to_the_next_one_a_kernel_begins_when_it_is_launched():
     assert seconds_with_waits(waits) == 11
     assert seconds_with_waits(waits[2:] + waits[:2]) == 11  # passes follow one another
     assert seconds_with_waits([(2.0, 3.0, True)]) == 5  # a kernel that is waited for counts once
+
+
+@pytest.mark.parametrize(
+    ("model", "tp"),
+    [("llama-3-8b", 1), ("llama-3-8b", 4), ("llama-3-8b", 8), ("llama-2-7b", 1), ("llama-2-7b", 8)],
+)
+def test_queries_are_copied_out_of_the_fused_array_where_no_view_has_them_alone(model, tp):
+    """The oracle is a reshape, which copies only where it must: query.reshape in Megatron-Core's
+    get_query_key_value_tensors. Values keep the array's strides, which keys that were turned have not."""
+    shape, tokens = find_model(model), 1024
+    heads, groups, width = shape.heads // tp, shape.kv_heads // tp, shape.head_dim
+    fused = np.zeros((tokens, 1, groups, (heads // groups + 2) * width), np.int8)
+    query = fused[..., : -2 * width].reshape(tokens, 1, heads, width)
+    job = TrainingJob(shape, find_hardware("h100"), STACKS["megatron-core"], tokens, 8)
+    forward, _, backward, _ = LayerLists(shape, Plan(tp=tp).share(job), job.stack).layer(False, "none")
+    moved = {item.name: item.bytes for item in [*forward, *backward] if item.name[:5] != "norm "}
+    copied = not np.shares_memory(query, fused)
+    assert moved.get("queries apart", 0) == 2 * 2 * copied * query.size
+    assert moved["values apart"] == 2 * 2 * tokens * groups * width
+    assert moved["join q, k, v"] == 2 * 2 * fused.size
+
+
+def test_an_array_of_plans_copies_queries_where_one_plan_would():
+    shape = find_model("llama-3-8b")
+    job = TrainingJob(shape, find_hardware("h100"), STACKS["megatron-core"], 1024, 8)
+
+    def copy(tp):
+        items = LayerLists(shape, Plan(tp=tp).share(job), job.stack).layer(False, "none").forward
+        return next((item for item in items if item.name == "queries apart"), None)
+
+    several, alone = copy(np.array([4, 8])), copy(4)
+    assert [*several.bytes] == [alone.bytes, 0] and [*several.kernels] == [alone.kernels, 0]
+    assert copy(8) is None
+
+
+def test_heads_without_rotary_positions_stay_views_of_the_fused_array():
+    job = TrainingJob(GPT, find_hardware("h100"), STACKS["megatron-core"], 1024, 8)
+    lists = LayerLists(GPT, Plan().share(job), job.stack).layer(False, "none")
+    assert not {item.name for items in lists for item in items} & {"join q, k, v", "values apart"}

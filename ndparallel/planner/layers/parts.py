@@ -151,21 +151,28 @@ class LayerParts:
             kind = "wait" if kernel.waits else "host"
             return Operation(kernel.name, kind, (kernel.calls,), self.share.dtype, 0.0, 0.0, kernel.launches)
         elements = self.elements_of_small(kernel.elements)
-        return self.elementwise(kernel.name, elements, kernel.passes, kernel.launches)
+        there = 1 * (elements > 0) if kernel.elements else 1
+        return self.elementwise(kernel.name, elements, kernel.passes, kernel.launches * there)
 
     def elements_of_small(self, name: str):
         """Numbers of the array that a small kernel moves."""
-        if name == "qkv":
-            return (
-                self.share.rows * (self.shape.heads + 2 * self.kv_heads) / self.share.tp * self.shape.head_dim
-            )
+        if (heads := self.heads_of_small(name)) is not None:
+            return self.share.rows * heads / self.share.tp * self.shape.head_dim
         widths = {"hidden": self.shape.hidden, "ffn": self.shape.ffn / self.share.tp, "": 0.0}
         return (self.share.shard if name == "hidden" else self.share.rows) * widths[name]
+
+    def heads_of_small(self, name: str):
+        """Heads, of all tp ranks together, whose numbers a small kernel moves."""
+        if name == "queries":
+            return self.shape.heads * self.grouped_heads
+        return {"qkv": self.shape.heads + 2 * self.kv_heads, "values": self.kv_heads}.get(name)
 
     def has(self, what: str) -> bool:
         """Whether the model or the software has what a small kernel needs."""
         if what == "rotary":
             return self.shape.position == "rotary"
+        if what in ("rotary_heads", "grouped_heads", "latent"):
+            return bool(anywhere(getattr(self, what)))
         if what == "dropout":
             return self.stack.dropout
         if what == "unfused":
@@ -180,6 +187,22 @@ class LayerParts:
             masks = "one-kernel" if self.stack.fused_mask else "masked"
             return way == self.stack.dispatcher and how in ([], [permutes], [masks])
         return what in self.shape.biases
+
+    @property
+    def latent(self) -> bool:
+        return self.shape.latent is not None
+
+    @property
+    def rotary_heads(self) -> bool:
+        """Whether queries and keys, cut out of one array with the values, are turned by their positions into
+        arrays of their own."""
+        return self.shape.position == "rotary" and not self.latent
+
+    @property
+    def grouped_heads(self):
+        """Whether no view of that array has the queries alone: they lie group by group between keys and
+        values, and a rank has several groups of several heads."""
+        return self.rotary_heads * (self.kv_heads > self.share.tp) * (self.shape.heads > self.kv_heads)
 
     # ---- the heads of keys and values
 
