@@ -7,20 +7,22 @@ Limit  Of a schedule that is searched for, memory is what the search may use.
 
 Glossary
     row      a layout with its three words
+    base     of a row: the first one that says the same but for what runs again
     group    a schedule, its chunks, and the length of the pipeline
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from ndparallel.launch_flags.frameworks import Framework, one_has, with_own_jobs
+from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import Stack
@@ -30,10 +32,9 @@ from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
 from ndparallel.search.space import Fixed, at, families, layouts, runs, schedules
 
 ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a row says of a plan
-Fitting = dict[
-    str, tuple[np.ndarray, np.ndarray]
-]  # by schedule, places of the plans that fit, and their bytes
+Fitting = dict[str, tuple[np.ndarray, np.ndarray]]  # by schedule, rows of the plans that fit, their bytes
 Group = tuple[str, int, int]  # a schedule, its chunks, and the length of the pipeline
+Wanted = dict[Group, np.ndarray]  # bases
 LACKS = (1, 4, 16, 64, 256)  # GB: the groups in which plans that do not fit are counted
 
 
@@ -124,20 +125,37 @@ def priced(
     frameworks: Sequence[str],
     lengths: list[int],
 ) -> Part:
-    """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced. Modules
-    run again only where a plan lacks memory that runs nothing again: it is never slower."""
-    selection = PlanSelection(job, every, fixed, memory_bytes, with_own_jobs(frameworks, job))
-    for rows in rows_by_modules(every, lengths):
-        selection.price(rows)
+    """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced. Other
+    modules run again only where a plan lacks memory that runs nothing again: it is never slower; and some of
+    them only where all of them make it fit."""
+    own, *others = rows_by_modules(every, lengths)
+    launchers, bases = with_own_jobs(frameworks, job), bases_of(every)
+    selection = PlanSelection(job, every, fixed, memory_bytes, launchers, bases, bool(others))
+    worth = selection.price(own)
+    for rows in others[:1]:
+        worth = selection.price(rows, worth)
+    for rows in others[1:]:
+        selection.price(rows, worth)
     return in_order_of_length(selection.part)
 
 
 def rows_by_modules(every: list[Plan], lengths: list[int]) -> list[np.ndarray]:
-    """The rows of such pipelines by the modules that run again; first those of the software's own."""
+    """The rows of such pipelines by the modules that run again: the software's own, then the largest set."""
     long = np.isin(np.concatenate([family.pp for family in every]), lengths)
-    sets = list(dict.fromkeys(family.recompute_modules for family in every))
-    number = np.repeat([sets.index(one.recompute_modules) for one in every], [len(one.tp) for one in every])
+    modules = [family.recompute_modules for family in every]
+    sets = sorted(dict.fromkeys(modules), key=lambda some: (some != (), -len(some)))
+    number = np.repeat([sets.index(some) for some in modules], [len(family.tp) for family in every])
     return [np.flatnonzero(long & (number == place)) for place in range(len(sets))]
+
+
+def bases_of(every: list[Plan]) -> np.ndarray:
+    """The base of each row."""
+    first: dict[tuple, int] = {}
+    starts = [
+        first.setdefault((family.zero, family.shards, family.sequence_parallel), start)
+        for family, start in zip(every, starts_of(every))
+    ]
+    return np.concatenate([start + np.arange(len(family.tp)) for family, start in zip(every, starts)])
 
 
 def in_order_of_length(part: Part) -> Part:
@@ -149,93 +167,103 @@ def in_order_of_length(part: Part) -> Part:
     return part
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows with pipelines of one length: their numbers, what they say, and their columns of bytes."""
+
+    numbers: np.ndarray
+    plans: Plan
+    held: PlanTable
+
+    @cached_property
+    def by_recompute(self) -> dict[str, np.ndarray]:
+        """The places of the rows, by the word of what runs again."""
+        return {word: np.flatnonzero(self.plans.recompute == word) for word in RECOMPUTE}
+
+
 @dataclass
 class PlanSelection:
-    """Prunes and prices rows of these families, and adds what fits to a part. `wanted` are the rows of one
-    recomputation, by group, that other modules are worth: the first rows say which lack memory, and the next
-    ones, with most modules, which of these do no more."""
+    """Prunes and prices rows of these families, and adds what fits to a part."""
 
     job: TrainingJob
     every: list[Plan]
     fixed: Fixed
     memory_bytes: float
     launchers: Sequence[tuple[Framework, TrainingJob]]
+    bases: np.ndarray  # of all rows
+    others: bool  # whether other modules than the software's own are searched
     part: Part = field(default_factory=Part)
-    wanted: dict[Group, np.ndarray] = field(default_factory=dict)
-    turn: int = 0
 
-    def price(self, rows: np.ndarray) -> None:
-        """Price rows that share the modules that run again."""
-        places = union(self.wanted.values(), len(rows)) if self.turn else np.arange(len(rows))
-        rows, fitting = rows[places], []
+    def price(self, rows: np.ndarray, wanted: Wanted | None = None) -> Wanted:
+        """Price rows that share the modules that run again: all, or by group those of the wanted bases.
+        Return by group the bases that other modules are worth."""
+        if wanted is not None:
+            rows = rows[among(self.bases[rows], self.bases[:0], *wanted.values())]
         if not len(rows):
-            return
-        some = narrowed(self.every, rows)
+            return {}
+        some, worth, fitting = narrowed(self.every, rows), Wanted(), []
         held, plans = joined([bytes_of(self.job, family) for family in some]), in_one(some)
         for pp in np.unique(plans.pp).tolist():
             long = np.flatnonzero(plans.pp == pp)
-            these, alike = take(held, long), taken(plans, long)
+            these = Rows(rows[long], taken(plans, long), take(held, long))
             for (chunks, kind), names in by_depth(self.job, pp, self.fixed).items():
                 depth = depth_of(self.job.shape, pp, chunks, kind)
-                able = {name: self.able(alike, (name, chunks, pp), places[long]) for name in names}
-                fits = self.prune(depth, these, able, places[long])
-                fitting.append((depth, {name: (long[fit], memory) for name, (fit, memory) in fits.items()}))
-        self.turn += 1
-        self.price_fitting(rows, held, plans, fitting)
-
-    def able(self, plans: Plan, group: Group, places: np.ndarray) -> np.ndarray:
-        """Which of these plans the group's schedule can do, a framework can launch, and are wanted."""
-        name, chunks, pp = group
-        able = runs(name, pp, plans.microbatches(self.job))
-        able &= one_has(self.launchers, replace(plans, schedule=name, chunks=chunks))
-        return able & among(self.wanted[group], places) if self.turn else able
+                fitting.append((depth, self.prune(these, depth, names, wanted, worth)))
+        self.price_fitting(rows, held, fitting)
+        return worth
 
     def prune(
-        self, depth: StagePartition, table: PlanTable, able: Mapping[str, np.ndarray], places: np.ndarray
+        self, rows: Rows, depth: StagePartition, names: list[str], wanted: Wanted | None, worth: Wanted
     ) -> Fitting:
-        """Plans that fit, of every schedule that cuts the model alike, and which of them it can do."""
-        fits, most = {}, self.memory_bytes
-        every = peak_bytes(table, depth, self.job.stack, [RECIPES[name] for name in able])
-        for (name, legal), memory in zip(able.items(), every):
+        """Plans that fit, of every schedule that cuts the model alike; and which other modules are worth."""
+        fits, most, bases = {}, self.memory_bytes, self.bases[rows.numbers]
+        every = peak_bytes(rows.held, depth, self.job.stack, [RECIPES[name] for name in names])
+        for name, memory in zip(names, every):
+            group = name, depth.chunks, depth.pp
+            legal = self.able(rows.plans, group)
+            if wanted is not None:
+                legal &= among(bases, wanted[group])
             fit = np.flatnonzero(legal & (memory <= most))
             self.part.legal += int(legal.sum())
             self.part.rejected.update(too_much((memory - most)[legal & (memory > most)]))
-            if self.turn < 2:
-                worth = fit if self.turn else self.worth_modules(table, memory)
-                self.wanted[name, depth.chunks, depth.pp] = places[worth]
+            if self.others:
+                worth[group] = bases[self.lacking(rows, memory) if wanted is None else fit]
             if len(fit):
-                fits[name] = fit, memory[fit]
+                fits[name] = rows.numbers[fit], memory[fit]
         return fits
 
-    def worth_modules(self, table: PlanTable, memory: np.ndarray) -> np.ndarray:
+    def able(self, plans: Plan, group: Group) -> np.ndarray:
+        """Which of these plans the group's schedule can do, and a framework can launch."""
+        name, chunks, pp = group
+        able = runs(name, pp, plans.microbatches(self.job))
+        return able & one_has(self.launchers, replace(plans, schedule=name, chunks=chunks))
+
+    def lacking(self, rows: Rows, memory: np.ndarray) -> np.ndarray:
         """Which plans lack memory with nothing run again, and may have it with some modules: those keep at
         least what full recomputation does, which holds one layer whole besides."""
-        count = len(memory) // 3 if has_modules(self.every) else 0
-        whole = np.inf if self.job.activations_away else table["kept"][:count]
-        nothing, full = memory[:count], memory[len(memory) - count :]
-        return np.flatnonzero((nothing > self.memory_bytes) & (full - whole <= self.memory_bytes))
+        bases, nothing, full = self.bases[rows.numbers], rows.by_recompute["none"], rows.by_recompute["full"]
+        least = np.full(int(bases.max()) + 1, np.inf)  # bytes with full recomputation, by base
+        whole = np.inf if self.job.activations_away else rows.held["kept"][nothing]
+        least[bases[full]] = memory[full]
+        may_fit = least[bases[nothing]] - whole <= self.memory_bytes
+        return nothing[(memory[nothing] > self.memory_bytes) & may_fit]
 
     def price_fitting(
-        self, rows: np.ndarray, held: PlanTable, plans: Plan, fitting: list[tuple[StagePartition, Fitting]]
+        self, rows: np.ndarray, held: PlanTable, fitting: list[tuple[StagePartition, Fitting]]
     ) -> None:
-        """Price the plans that fit, by the places of their rows."""
-        part, every = self.part, (places for _, fits in fitting for places, _ in fits.values())
-        alive = union(every, len(rows))
+        """Price the plans that fit; `held` are the columns of bytes of all these rows."""
+        alive = union((numbers for _, fits in fitting for numbers, _ in fits.values()), len(self.bases))
         if not len(alive):
             return
-        table = take(held, alive) | joined(seconds_of(self.job, narrowed(self.every, rows[alive])))
-        done = len(part.rows)
-        for pp, depths in groupby(fitting, key=lambda pair: pair[0].pp):
-            long = np.flatnonzero(plans.pp[alive] == pp)
+        some = narrowed(self.every, alive)
+        table = take(held, np.searchsorted(rows, alive)) | joined(seconds_of(self.job, some))
+        lengths = np.concatenate([family.pp for family in some])
+        for pp, cuts in groupby(fitting, key=lambda pair: pair[0].pp):
+            long = np.flatnonzero(lengths == pp)
             these = take(table, long)
-            for depth, fits in depths:
-                price(part, self.job.stack, depth, these, alive[long], fits)
-        part.rows[done:] = [rows[places] for places in part.rows[done:]]
-
-
-def has_modules(every: list[Plan]) -> bool:
-    """Whether there are several sets of modules: then rows of nothing, selective and full come first."""
-    return len({family.recompute_modules for family in every}) > 1
+            for depth, fits in cuts:
+                if fits:
+                    price(self.part, self.job.stack, depth, these, alive[long], fits)
 
 
 def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]]:
@@ -246,6 +274,11 @@ def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], l
     return found
 
 
+def among(numbers: np.ndarray, *some: np.ndarray) -> np.ndarray:
+    """Which of these numbers are some."""
+    return np.isin(numbers, np.concatenate(some), kind="table")
+
+
 def union(some: Iterable[np.ndarray], size: int) -> np.ndarray:
     """All these places, of so many, in order."""
     mask = np.zeros(size, dtype=bool)
@@ -254,23 +287,16 @@ def union(some: Iterable[np.ndarray], size: int) -> np.ndarray:
     return np.flatnonzero(mask)
 
 
-def among(some: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Which of these places, in order, are some."""
-    mask = np.zeros(len(places), dtype=bool)
-    mask[np.searchsorted(places, some)] = True
-    return mask
-
-
 def price(
-    part: Part, stack: Stack, depth: StagePartition, table: PlanTable, places: np.ndarray, fits: Fitting
+    part: Part, stack: Stack, depth: StagePartition, table: PlanTable, numbers: np.ndarray, fits: Fitting
 ) -> None:
-    """Price what fits. The table has the plans at these places: all with pipelines of this length."""
+    """Price what fits. The table has the rows of these numbers: all with pipelines of this length."""
     bounds = least_seconds(table, depth, stack, [RECIPES[name] for name in fits])
     for (name, (fit, memory)), seconds in zip(fits.items(), bounds):
         part.groups.append((name, depth.chunks, depth.pp))
         part.rows.append(fit)
         part.memory_bytes.append(memory)
-        part.seconds.append(seconds[np.searchsorted(places, fit)])
+        part.seconds.append(seconds[np.searchsorted(numbers, fit)])
 
 
 def starts_of(every: list[Plan]) -> list[int]:

@@ -249,6 +249,16 @@ def test_modules_that_run_again_never_make_a_step_shorter():
             assert time_step(some, plain).seconds <= time_step(some, again).seconds * (1 + ROUNDING), again
 
 
+def test_the_modules_that_are_tried_do_not_depend_on_the_order_of_the_rows(monkeypatch):
+    some = job("mixtral-8x7b")
+    usual = candidates(some, 32, {}, some.usable_bytes())
+    turned = [*families(layouts(some, 32, {}, Counter()), some, {})][::-1]
+    monkeypatch.setattr("ndparallel.search.candidates.families", lambda *_: turned)
+    other = candidates(some, 32, {}, some.usable_bytes())
+    assert (other.legal, other.rejected) == (usual.legal, usual.rejected)
+    assert sorted(other.seconds) == pytest.approx(sorted(usual.seconds), rel=ROUNDING)
+
+
 def test_only_software_that_has_them_chooses_modules_that_the_model_has():
     assert module_sets(job()) == [("layernorm",)]
     assert module_sets(job("mixtral-8x7b")) == [("layernorm", "moe_act"), ("layernorm",), ("moe_act",)]

@@ -29,7 +29,8 @@ def distinct(places, experts: Experts):
     if experts.top_groups == experts.groups:
         return places * (1 - (1 - 1 / places) ** experts.top_k)
     if isinstance(places, np.ndarray):
-        return np.array([distinct_of_groups(int(number), experts) for number in places.flat]).reshape(
+        some, which = np.unique(places, return_inverse=True)
+        return np.array([distinct_of_groups(int(each), experts) for each in some])[which].reshape(
             places.shape
         )
     return distinct_of_groups(int(places), experts)
