@@ -130,9 +130,10 @@ def last_line(error: BaseException, path: Path) -> str:
 def with_words(error: Exception, place: str) -> Exception:
     """Return an error of the same kind, or a UserError in place of one that Python raised, that names its
     place."""
-    kind = type(error) if isinstance(error, MismatchError | OutOfMemoryError | UserError) else UserError
+    has_words = isinstance(error, MismatchError | OutOfMemoryError | UserError)
     words = "no memory is left" if isinstance(error, MemoryError) else str(error).removesuffix(".")
-    name = f"{type(error).__name__}: " if kind is UserError and words == str(error) else ""
+    name = "" if has_words or words != str(error) else f"{type(error).__name__}: "
+    kind = type(error) if has_words else UserError
     told = kind(f"{name}{words} ({place})")
-    told.has_place = True  # type: ignore[union-attr]
+    told.has_place = True  # type: ignore[attr-defined]
     return told

@@ -84,6 +84,14 @@ def test_the_readers_file_is_not_begun_until_what_it_does_changes(name, tmp_path
         assert verdict_of_file(name, path, same).mark == NOT_BEGUN
 
 
+def test_a_sentence_for_the_reader_begins_without_the_name_of_its_class(tmp_path):
+    name = "accumulate"
+    backward_first = template(find(name)).replace("    replica.forward(", "    replica.backward(")
+    (sentence,) = verdict_of_file(name, tmp_path / f"{name}.py", backward_first).sentences
+    assert sentence.startswith("backward of head: microbatch 0 has no forward yet")
+    assert "(line " in sentence and "replica.backward(microbatch)" in sentence
+
+
 def test_the_file_that_hangs_says_who_waits_for_whom_before_anything_is_changed(tmp_path):
     name = "why_does_it_hang"
     verdict = verdict_of_file(name, tmp_path / f"{name}.py", template(find(name)))
