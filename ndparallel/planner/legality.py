@@ -7,7 +7,7 @@ Limit  Memory is not a rule: a plan that does not fit is priced, and said not to
 """
 
 from collections.abc import Iterator
-from math import lcm
+from math import gcd, lcm
 from typing import NamedTuple
 
 from ndparallel.base.errors import UserError, unknown
@@ -104,6 +104,43 @@ def word_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
         has = ", ".join(job.hardware.peak_flops_per_second)
         why = f"{job.hardware.name} does not multiply {needed}: it has {has}."
         yield Violation("hardware without the dtype", why)
+    yield from width_violations(job)
+
+
+def width_violations(job: TrainingJob) -> Iterator[Violation]:
+    multiple = NUMBER_TYPES[job.dtype].multiple
+    for width in dict.fromkeys([job.shape.hidden, *cut_widths(job)]):
+        if width % multiple:
+            why = (
+                f"{job.dtype} multiplies matrices whose sides are multiples of {multiple}, and "
+                f"{job.shape.name} has one of {width}: choose bf16."
+            )
+            yield Violation("widths that the dtype does not take", why)
+
+
+def cut_widths(job: TrainingJob) -> list[int]:
+    """The sides of a layer's matrices that tp cuts."""
+    shape, experts = job.shape, job.shape.experts
+    dense = [shape.ffn] if shape.moe_layers < shape.layers else []
+    routed = [experts.ffn] if experts and job.stack.cuts_experts else []
+    return [shape.heads * shape.value_dim, *dense, *routed]
+
+
+def width_rules(job: TrainingJob) -> list[Rule]:
+    """Return the rules for tp that leave each rank a matrix whose sides the matmuls' type takes."""
+    return [width_rule(job, width) for width in cut_widths(job)]
+
+
+def width_rule(job: TrainingJob, width: int) -> Rule:
+    multiple = NUMBER_TYPES[job.dtype].multiple
+
+    def holds(tp: int) -> bool:
+        refused_otherwise = width % tp > 0 or width % multiple > 0
+        return refused_otherwise or width % (tp * multiple) == 0
+
+    what = f"cut a width of {width} in multiples of {multiple}, which {job.dtype} takes"
+    near = gcd(width // multiple, job.shape.heads)  # which cut the heads, too
+    return Rule("widths cut to what the dtype does not take", what, near, holds)
 
 
 def module_violations(plan: Plan) -> Iterator[Violation]:
@@ -124,7 +161,7 @@ def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     cut = tensor_rules(shape.heads, shape.kv_heads, shape.ffn if shape.moe_layers < shape.layers else None)
     cut += sequence_rules(tokens) if plan.sequence_parallel else []
     cut += routed_rules(shape.experts.ffn, tokens) if shape.experts else []
-    yield from divisibility_violations("tp", plan.tp, cut)
+    yield from divisibility_violations("tp", plan.tp, cut + width_rules(job))
     for rule in context_rules(job.sequence):
         if not rule.holds(plan.cp):
             near = near_divisors(1 if job.sequence % 2 else job.sequence // 2, plan.cp)

@@ -33,6 +33,9 @@ class NumberType:
     copies: int = 0  # 0: as many as the hardware needs
     kernels: int = 0
     needs: str = ""  # the type that the hardware must multiply
+    # that a matrix's sides must be: of 16 bytes in a row of 8 bits (assert_dim_for_fp8_exec in
+    # transformer_engine/pytorch/utils.py), of the numbers that share a scale (make_empty in mxfp8_tensor.py)
+    multiple: int = 16
     casts_weights: bool = False  # for every microbatch, too
     travels: bool = True  # what tp gathers is cast before (not the lessons' 16 bits, nor torchao's rows)
     # one scale serves rows and columns, so that ZeRO gathers weights cast where they are kept so alone; of
@@ -58,7 +61,7 @@ class NumberType:
 
 
 _TYPES = (
-    NumberType("bf16", "bfloat16", travels=False),
+    NumberType("bf16", "bfloat16", multiple=1, travels=False),
     # delayed scaling: the amax is a former step's (transformer_engine/common/recipe, DelayedScaling)
     NumberType(
         "fp8", "float8", reads=2, copy=1, kernels=1, needs="fp8", gathered_cast=True, shares_amax=True
@@ -100,7 +103,7 @@ _TYPES = (
     ),
     # MXFP8BlockScaling: 32 numbers share a scale of one byte, both ways in one kernel; each copy's scales are
     # put in the tensor cores' order (transformer_engine/common/swizzle)
-    NumberType("mxfp8", "mxfp8", reads=2, copy=1 + 1 / 32, copies=2, kernels=3, needs="mxfp8"),
+    NumberType("mxfp8", "mxfp8", reads=2, copy=1 + 1 / 32, copies=2, kernels=3, needs="mxfp8", multiple=32),
     # NVFP4BlockScaling: an amax of the tensor, 16 numbers share a byte; a Hadamard transform in the cast
     NumberType(
         "nvfp4",

@@ -9,7 +9,7 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import check, check_model, is_folded, violations, why_not
+from ndparallel.planner.legality import check, check_model, is_folded, violations, why_not, width_rules
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
 
@@ -48,6 +48,37 @@ def test_fp8_takes_hardware_that_multiplies_it():
     a100 = find_hardware("a100-80")
     assert broken(Plan(), dtype="fp8") == broken(Plan(), hardware=a100) == []
     assert "a100-80 does not multiply fp8" in sentence(Plan(), hardware=a100, dtype="fp8")
+
+
+def test_what_tp_cuts_of_short_numbers_has_sides_that_their_products_take():
+    """29568 = 32 * 924 = 8 * 3696: MXFP8's 32 numbers of a scale do not divide a rank's 3696, and Transformer
+    Engine raises AssertionError (make_empty in mxfp8_tensor.py). Fp8 takes 16, and tp=16 is too many."""
+    b200 = replace(LLAMA, shape=find_model("qwen2.5-72b"), hardware=find_hardware("b200"))
+    assert broken(Plan(tp=8), b200) == broken(Plan(tp=8), b200, dtype="fp8") == []
+    assert broken(Plan(tp=4), b200, dtype="mxfp8") == broken(Plan(tp=16), b200) == []
+    said = "tp=8 cannot cut a width of 29568 in multiples of 32, which mxfp8 takes; nearest: 4."
+    assert sentence(Plan(tp=8), b200, dtype="mxfp8") == said
+    assert "in multiples of 16" in sentence(Plan(tp=16), b200, dtype="fp8")
+
+
+def test_tp_cuts_experts_only_where_their_software_does():
+    """1408 = 32 * 44 = 8 * 176."""
+    small = replace(
+        LLAMA, shape=find_model("deepseek-v2-lite"), hardware=find_hardware("b200"), dtype="mxfp8"
+    )
+    cutting = replace(small, stack=replace(small.stack, expert_tp=True))
+    widths = [[rule.what for rule in width_rules(job) if not rule.holds(8)] for job in (small, cutting)]
+    assert ["1408" in " ".join(each) for each in widths] == [False, True]
+
+
+def test_widths_that_a_dtype_does_not_take_are_refused_at_any_tp():
+    odd = replace(LLAMA.shape, hidden=4100, ffn=11000)
+    assert broken(Plan(), shape=odd) == []
+    assert broken(Plan(tp=2), shape=odd, dtype="fp8") == ["widths that the dtype does not take"] * 2
+    assert sentence(Plan(), shape=replace(odd, ffn=11008), dtype="fp8") == (
+        "fp8 multiplies matrices whose sides are multiples of 16, and llama-3-8b has one of 4100: choose "
+        "bf16."
+    )
 
 
 def test_a_sequence_is_cut_in_two_chunks_for_each_rank_of_cp():
