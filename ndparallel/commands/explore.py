@@ -17,6 +17,7 @@ from pathlib import Path
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.explorer.beginnings import chapters
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import ASIDE, SCREENS, known
 from ndparallel.explorer.server import Explorer
@@ -48,9 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def server_on(port: int) -> Explorer:
     """Return the server. Raises UserError for a port that is in use, or is the system's."""
-    html, policy = page(known())
+    readable = chapters()
+    html, policy = page(known() | {"chapters": [*readable]})
     try:
-        return Explorer(html, policy, SCREENS, port, ASIDE)
+        return Explorer(html, policy, SCREENS, port, ASIDE, readable)
     except OSError as error:
         raise UserError(
             f"port {port} cannot be used: {(error.strerror or str(error)).lower()}; take another, or leave "

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from ndparallel.lessons.registry import ROOT
+
 Setup = dict[str, Any]
 
 
@@ -113,3 +115,9 @@ def setups(screen: str) -> Iterator[Setup]:
     """Yield all set-ups that a screen begins with, and those beside them."""
     for each in BEGINNINGS[screen].tries:
         yield from (setup for setup in (each.setup, each.beside) if setup is not None)
+
+
+def chapters() -> dict[str, bytes]:
+    """Return the chapters that the screens name: UTF-8 texts by name, as far as they are here."""
+    named = sorted({each.book for each in BEGINNINGS.values()})
+    return {book: (ROOT / book).read_bytes() for book in named if (ROOT / book).is_file()}

@@ -1,8 +1,8 @@
 """A server for one reader: the page, and answers to it, on this machine alone.
 
 Idea   The standard library's server is enough for one browser on 127.0.0.1. It answers GET / with the page
-       and POST /NAME with the answer of the screen NAME to the JSON that the page sent. It reads no file that
-       a request names, and writes none.
+       and POST /NAME with the answer of the screen NAME to the JSON that the page sent. The chapters that the
+       page names it has read before. It reads no file that a request names, and writes none.
 Limit  Whoever can run programs under another account of this machine can reach the port as well; there is
        nothing to be had there but arithmetic.
 
@@ -67,8 +67,10 @@ class Explorer(ThreadingHTTPServer):
         screens: Mapping[str, Screen],
         port: int = 0,
         aside: Sequence[str] = (),
+        chapters: Mapping[str, bytes] | None = None,
     ) -> None:
         super().__init__((HOST, port), Handler)
+        self.chapters = chapters or {}
         self.page, self.policy, self.questions = page.encode(), policy, QuestionQueue(screens, aside)
         self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
 
@@ -90,12 +92,15 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "ndparallel", ""
 
     def do_GET(self) -> None:
+        name = self.path.partition("?")[0].removeprefix("/")
         if not self.is_ours():
             self.refuse(403, "this page is for the browser on this machine")
-        elif self.path.partition("?")[0] != "/":
-            self.refuse(404, "there is one page, /")
-        else:
+        elif not name:
             self.reply(200, "text/html; charset=utf-8", self.server.page)
+        elif name in self.server.chapters:
+            self.reply(200, "text/plain; charset=utf-8", self.server.chapters[name])
+        else:
+            self.refuse(404, "there is one page, /")
 
     def do_POST(self) -> None:
         screen = self.path.removeprefix("/")

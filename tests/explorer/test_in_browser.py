@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ndparallel.commands.explore import server_on
 from ndparallel.explorer import cut
 from ndparallel.explorer.page import page
-from ndparallel.explorer.screens import ASIDE, SCREENS, known
+from ndparallel.explorer.screens import SCREENS, known
 from ndparallel.explorer.server import Explorer
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra browser is not installed")
@@ -27,7 +28,7 @@ SECONDS = 30_000  # ms, for a machine under load
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Explorer]:
-    with Explorer(*page(known()), SCREENS, aside=ASIDE) as server:
+    with server_on(0) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
@@ -278,6 +279,14 @@ def test_a_moment_of_the_timeline_says_what_everybody_does(tab):
     assert "GPU 0-1: idle" in said and "backward layers.3" in said
     texts = tab.page.locator("svg.zoomed text.mark").all_text_contents()
     assert {"F0", "B0", "B3"} <= set(texts)
+
+
+def test_read_more_leads_to_the_chapter_and_back(tab):
+    tab.open("#schedule?stages=2")
+    tab.page.locator("#book").click()
+    assert "# 3D: pipeline parallelism" in tab.page.locator("body").inner_text()
+    tab.page.go_back()
+    assert tab.drawn().page.evaluate("read().setup.stages") == "2"
 
 
 def test_1f1b_can_be_placed_with_the_keyboard_alone(tab):

@@ -10,8 +10,11 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
+from ndparallel.commands.explore import server_on
+from ndparallel.explorer.beginnings import chapters
 from ndparallel.explorer.page import page
 from ndparallel.explorer.server import MOST_BYTES, Explorer, QuestionQueue, Superseded
+from ndparallel.lessons.registry import ROOT
 
 PAGE, POLICY = page({"words": "</script>"})
 JSON = {"Content-Type": "application/json"}
@@ -57,6 +60,25 @@ def test_a_question_is_answered(server):
     assert request(server, "POST", "/echo", '{"a": 1}') == (200, '{"a": 1}')
     assert request(server, "GET", "/")[1] == PAGE
     assert request(server, "GET", "/?x=1")[0] == 200
+
+
+def test_the_chapters_that_the_page_names_are_read_and_no_other_file():
+    with server_on(0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        text = (ROOT / "docs/book/3d.md").read_text("utf-8")
+        assert request(server, "GET", "/docs/book/3d.md") == (200, text)
+        assert '"chapters": ["docs/book/1d.md", "docs/book/3d.md"' in request(server, "GET", "/")[1]
+        for other in ("/README.md", "/docs/book", "/docs/book/", "/docs/book/../book/3d.md"):
+            assert request(server, "GET", other)[0] == 404, other
+        assert request(server, "GET", "/docs/book/3d.md", Host="evil.example")[0] == 403
+        server.shutdown()
+        thread.join()
+
+
+def test_without_its_documents_the_page_names_chapters_and_links_none(monkeypatch, tmp_path):
+    monkeypatch.setattr("ndparallel.explorer.beginnings.ROOT", tmp_path)  # as where it was installed by pip
+    assert chapters() == {}
 
 
 def test_a_refusal_is_a_sentence_for_the_reader(server):

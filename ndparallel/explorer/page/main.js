@@ -18,10 +18,11 @@ function tabs(current, setup) {
   document.getElementById("tabs").replaceChildren(...Object.keys(SCREENS).map(tab));
 }
 
-// A part of the book: a saved page lies in docs/ beside it; the server has one page.
+// A part of the book: a saved page lies in docs/ beside it; the server has what it could read.
 function chapter(book) {
   const name = element("code", {}, book);
-  return SAVED ? element("a", { href: book.replace("docs/", ""), id: "book" }, name) : name;
+  if (!SAVED && !(KNOWN.chapters || []).includes(book)) return name;
+  return element("a", { href: SAVED ? book.replace("docs/", "") : `/${book}`, id: "book" }, name);
 }
 
 // What the screen is for, and what to try.
