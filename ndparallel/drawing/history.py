@@ -147,20 +147,25 @@ def numbered(spans: Sequence[Span]) -> Iterable[Span]:
     and no span has a number."""
     first: dict[tuple[str, str], str] = {}
     numbers = list(microbatches_of(spans, first))
-    spans = in_halves(spans, numbers)
     times = Counter(span.what for span in spans)
     forwards = {times[what] for (phase, _), what in first.items() if phase == palette.FORWARD}
     if not any(numbers) or len(forwards) > 1:
-        return spans
-    return [Span(*span[:-1], number) for span, number in zip(spans, numbers)]
+        return in_halves(spans, [None] * len(spans))
+    return [Span(*span[:-1], number) for span, number in zip(in_halves(spans, numbers), numbers)]
 
 
 def in_halves(spans: Sequence[Span], numbers: Sequence[int | None]) -> Sequence[Span]:
-    """Name a unit's backward pass an input gradient where its weights' gradients come later."""
+    """Name a unit's backward pass an input gradient where its weights' gradients come later; without numbers,
+    where those of all its passes do."""
     passes = [(phase_and_unit(str(span.what))[1], number) for span, number in zip(spans, numbers)]
     later = {its for its, span in zip(passes, spans) if span.activity == palette.WEIGHT}
     if not later:
         return spans
+    later -= {
+        its
+        for its, span in zip(passes, spans)
+        if span.activity == palette.BACKWARD and span.what.endswith(" weight")
+    }
     return [
         span._replace(activity=palette.INPUT) if span.activity == palette.BACKWARD and its in later else span
         for its, span in zip(passes, spans)

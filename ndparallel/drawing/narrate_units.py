@@ -44,7 +44,8 @@ class Section:
             return f"waits {si(self.seconds, 's')} for {listed(list(self.waited))}"
         microbatch = f" of microbatch {self.microbatch}" if self.microbatch is not None else ""
         units = f", {listed(unit_words(self.units))}" if self.phase in palette.PER_MICROBATCH else ""
-        return f"{self.phase}{microbatch}{units}: {si(self.seconds, 's')}"
+        phase = palette.HALVES.get(self.phase, self.phase)
+        return f"{phase}{microbatch}{units}: {si(self.seconds, 's')}"
 
 
 def narrate_units(run: RankRun, step_seconds: float) -> list[str]:
@@ -120,6 +121,7 @@ def sections(
     for span in spans:
         waiting = span.activity == palette.WAITING
         phase, unit = (palette.WAITING, "") if waiting else phase_and_unit(span.what)
+        phase = span.activity if span.activity in palette.HALVES else phase
         key = (phase, span.microbatch, unit if by_unit else "")
         gap = current is None or span.start - current.end > least
         if current is None or gap or (not waiting and key != key_of(current, by_unit)):

@@ -174,3 +174,10 @@ def test_a_bubble_is_told_with_the_message_that_ends_it():
         told_of("1F1B", 0), "269 ms"
     )
     assert told_of("1F1B", 1)[-2].endswith(": bubble.")
+
+
+def test_the_halves_of_a_backward_pass_are_told_by_their_names():
+    story = told_of("ZB-H1", 3)
+    assert "input gradient of microbatch 0, layers 6-7 and head" in sentence(story, "input gradient")
+    assert "weight gradient of microbatch 0, layers 6-7 and head" in sentence(story, "weight gradient")
+    assert not any("backward of" in line for line in story)

@@ -284,6 +284,16 @@ def test_parts_of_one_microbatch_are_not_numbered(lesson, strategy):
     assert {span.microbatch for span in spans} == {None}
 
 
+def test_without_numbers_the_backward_passes_of_a_unit_are_halves_alike():
+    """A GPU's experts, one after another, put off their weights' gradients; its router does not."""
+    job = enter(load("ep_expert_parallel").strategy("experts, divided"), Job(), 4)
+    _, results = Runner(POCKET, "inline", lambda name: None).measured(job)
+    spans = timeline("experts", results).lanes[0].spans
+    named = {(str(span.what).split()[1], span.activity) for span in spans if "backward" in str(span.what)}
+    assert ("expert", INPUT) in named and ("expert", BACKWARD) not in named
+    assert ("router", BACKWARD) in named and ("router", INPUT) not in named
+
+
 def test_the_picture_has_at_most_100_columns_folds_equal_gpus_and_reads_without_colours():
     out = io.StringIO()
     alike_ones = OVERLAPPED._replace(
