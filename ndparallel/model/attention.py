@@ -49,7 +49,7 @@ class LocalCore:
 
     @cached_property
     def bias(self) -> np.ndarray | None:
-        return self.context.causal_bias(self.queries, self.cp.all_positions(self.context.config.sequence))
+        return self.context.causal_bias(self.queries, self.context.all_positions)
 
     def pairs(self, q: np.ndarray) -> int:
         """Query-key pairs that the causal mask keeps, over batch and heads."""

@@ -11,6 +11,7 @@ Glossary
     dy, dx     gradients of the loss by an output and by an input
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -62,7 +63,7 @@ def rotary_backward(dy: np.ndarray, rotations: np.ndarray) -> np.ndarray:
 
 
 @lru_cache
-def rotations_at(positions: tuple[int, ...], d: int, dtype: str) -> np.ndarray:
+def rotations_at(positions: Sequence[int], d: int, dtype: str) -> np.ndarray:
     """One matrix for each position, for rows to be multiplied with: (s, d, d)."""
     angles = np.outer(positions, 10000.0 ** (-np.arange(0, d, 2) / d))
     first, second = np.arange(d // 2), np.arange(d // 2, d)
@@ -78,7 +79,7 @@ def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache
-def causal_bias(queries: tuple[int, ...], keys: tuple[int, ...], dtype: str) -> np.ndarray:
+def causal_bias(queries: Sequence[int], keys: Sequence[int], dtype: str) -> np.ndarray:
     """What is added to a score: 0 where the query at a position may see the key at a position, else minus
     infinity. (queries, keys)."""
     return np.where(np.asarray(queries)[:, None] >= np.asarray(keys)[None, :], 0, -np.inf).astype(

@@ -13,7 +13,7 @@ Glossary
     charge     move the GPU's clock on by an operation's price (ndparallel/model/costs.py)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
@@ -113,9 +113,19 @@ class Context:
         return narrow(x) if self.dtype == BFLOAT16 else x
 
     @cached_property
-    def positions(self) -> tuple[int, ...]:
+    def positions(self) -> Sequence[int]:
         """Where in the sequence this rank's tokens stand."""
         return self.cp.positions(self.config.sequence)
+
+    @property
+    def all_positions(self) -> Sequence[int]:
+        """Where the tokens of all ranks of cp stand, rank by rank."""
+        return self.cp.all_positions(self.config.sequence)
+
+    @property
+    def rows(self) -> Any:
+        """An index that takes this rank's tokens out of the sequence."""
+        return list(self.positions)
 
     def zeros(self, *shape: int, dtype: str | None = None) -> np.ndarray:
         return zeros(shape, dtype or self.dtype)
@@ -128,7 +138,7 @@ class Context:
         """Rotary positions of this rank's tokens, (s, d, d)."""
         return functional.rotations_at(self.positions, self.config.head_dim, self.dtype)
 
-    def causal_bias(self, queries: tuple[int, ...], keys: tuple[int, ...]) -> np.ndarray:
+    def causal_bias(self, queries: Sequence[int], keys: Sequence[int]) -> np.ndarray:
         """The causal mask of queries and keys at these positions, to be added to their scores."""
         return functional.causal_bias(queries, keys, self.dtype)
 
@@ -147,9 +157,22 @@ class Context:
 
 
 class SizeOnlyContext(Context):
-    """A context whose arrays are only sizes: its units compute no numbers."""
+    """A context whose arrays are only sizes: its units compute no numbers, and of positions how many there
+    are is all that counts."""
 
     array = SizeOnly
+
+    @cached_property
+    def positions(self) -> Sequence[int]:
+        return range(self.config.sequence // self.cp.size)
+
+    @property
+    def all_positions(self) -> Sequence[int]:
+        return range(self.config.sequence)
+
+    @property
+    def rows(self) -> Any:
+        return self.array((len(self.positions),), np.intp)
 
     def zeros(self, *shape: int, dtype: str | None = None) -> Any:
         return self.array(shape, dtype or self.dtype)
@@ -163,7 +186,7 @@ class SizeOnlyContext(Context):
     def rotations(self) -> Any:
         return self.zeros(len(self.positions), self.config.head_dim, self.config.head_dim)
 
-    def causal_bias(self, queries: tuple[int, ...], keys: tuple[int, ...]) -> Any:
+    def causal_bias(self, queries: Sequence[int], keys: Sequence[int]) -> Any:
         return self.zeros(len(queries), len(keys))
 
 

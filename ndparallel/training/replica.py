@@ -125,9 +125,9 @@ class Replica:
         """Draw every step's batch, clear the gradients and yield the microbatches' numbers."""
         job = self.job
         for windows in self.batches():
-            positions = list(self.context.positions)
-            self.tokens = self.stages.tokens = np.split(windows[:-1][positions], job.microbatches, axis=1)
-            self.context.targets = dict(enumerate(np.split(windows[1:][positions], job.microbatches, axis=1)))
+            rows = self.context.rows
+            self.tokens = self.stages.tokens = np.split(windows[:-1][rows], job.microbatches, axis=1)
+            self.context.targets = dict(enumerate(np.split(windows[1:][rows], job.microbatches, axis=1)))
             self.context.losses, self.context.routed = {}, {}
             for part in self.parts:
                 part.clear_gradients()

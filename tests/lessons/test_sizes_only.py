@@ -12,6 +12,7 @@ from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons import runner
 from ndparallel.lessons.main import run_and_show_words
 from ndparallel.lessons.registry import LESSONS, load
+from ndparallel.parallel import context
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.measure import breakdown, bytes_sent
 from ndparallel.training.job import Job
@@ -151,3 +152,11 @@ def test_128_gpus_train_the_sizes_of_a_real_model(capsys):
 def test_what_cannot_be_is_refused_in_a_sentence(capsys, words, sentence):
     with pytest.raises(Exception, match=sentence):
         shown(capsys, words)
+
+
+@pytest.mark.parametrize("lesson", ["1d_data_parallel", "2d_tensor_parallel", "3d_pipeline_parallel"])
+def test_a_sequence_that_no_computer_could_list_is_refused_for_its_memory(lesson, capsys, monkeypatch):
+    """Of 1e12 tokens no position is listed: sizes alone are multiplied."""
+    monkeypatch.setattr(context, "zigzag", lambda *_: pytest.fail("positions are listed"))
+    _, out = shown(capsys, f"--sizes-only --sequence {10**12} --engine inline", lesson)
+    assert "GPU 0 has 48.0 MB of memory" in " ".join(out.split())
