@@ -67,8 +67,8 @@ def chapters(path):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_readme_stays_a_chapter_book_of_at_most_720_lines():
-    assert len(documents()[0].read_text("utf-8").splitlines()) <= 720
+def test_readme_stays_a_chapter_book_of_at_most_350_lines():
+    assert len(documents()[0].read_text("utf-8").splitlines()) <= 350
 
 
 # ----------------------------------------------------------------------------------------------- its programs
