@@ -14,6 +14,8 @@ from ndparallel.planner.job import MOMENTS, OFFLOADS, TrainingJob
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import MODULES, Stack, in_order
 
+NOT_PRICED = ("weights", "parameters", "params", "gradients", "grads")  # on the host
+
 STATE_DEFAULTS: dict[str, Any] = {
     "half": False,
     "moments": "fp32",
@@ -58,7 +60,7 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
     states = {
         "half": arguments.half,
         "moments": arguments.moments,
-        "offload": words_from("offload", arguments.offload, OFFLOADS),
+        "offload": offloads_from(arguments.offload),
         "offload_share": checked_share(arguments.offload_share),
         "adapters": adapters_from(arguments),
     }
@@ -69,6 +71,18 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
     if states["offload"]:
         host_bandwidth(job.hardware)
     return states
+
+
+def offloads_from(words: str | None) -> tuple[str, ...]:
+    """What is kept on the host. Raises UserError for what no list of this planner moves there."""
+    for word in (words or "").split(","):
+        if word.strip() in NOT_PRICED:
+            raise UserError(
+                f"--offload {word.strip()}: weights or gradients that are kept on the host (FSDP2's "
+                "CPUOffloadPolicy, torchtitan's training.enable_cpu_offload, DeepSpeed's offload_param) are "
+                f"not priced. Choose of {', '.join(OFFLOADS)}."
+            )
+    return words_from("offload", words, OFFLOADS)
 
 
 def checked_share(share: float) -> float:

@@ -8,6 +8,7 @@ import pytest
 
 from gpu import Operation
 from ndparallel.base.errors import UserError
+from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import Accelerator, find_hardware
 from ndparallel.planner.adapters import NF4_BITS, Adapters
 from ndparallel.planner.job import Plan, Share, TrainingJob
@@ -248,6 +249,16 @@ def test_hardware_without_a_host_link_cannot_offload():
     unknown = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=0.0)
     with pytest.raises(UserError, match="bandwidth_host"):
         predict(replace(job(offload=("optimizer",)), hardware=unknown), Plan(dp=8))
+
+
+@pytest.mark.parametrize("word", ["parameters", "gradients"])
+def test_weights_and_gradients_on_the_host_are_refused_by_the_names_that_frameworks_have_for_them(
+    word, capsys
+):
+    asked = ["--model", "llama-3-8b", "--gpus", "8", "--zero", "3", "--global-batch", "8"]
+    assert main(["plan", *asked, "--offload", f"optimizer, {word}"]) != 0
+    said = capsys.readouterr().err
+    assert f"--offload {word}: " in said and "training.enable_cpu_offload" in said and "not priced" in said
 
 
 # ---------------------------------------------------------------------------------------------- activations
