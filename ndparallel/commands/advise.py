@@ -111,7 +111,8 @@ def show_published(json: bool) -> int:
         return 0
     console, width = plain_console()
     rows = [row for each in found for row in published_rows(each)]
-    console.print(quiet_table(("", "step", "to the run", "memory", "plan"), rows, width, words=("plan",)))
+    columns = ("", "step", "to the run", "memory", "plan")
+    console.print(quiet_table(columns, rows, console.width, words=("plan",)))  # names are long
     console.print(prose("*: with --overlap ep, all-to-alls behind another microbatch.", width))
     console.print()
     for each in found:

@@ -4,6 +4,7 @@ Idea   A table is at most as wide as it may be, whatever the numbers: gaps shrin
        last the first column is folded, and the last where it holds words.
 """
 
+import re
 from collections.abc import Collection, Sequence
 
 from rich import box
@@ -40,9 +41,23 @@ def quiet_table(
         folded = left and number in (0, len(heads) - 1)
         table.add_column(head, justify="left" if left else "right", no_wrap=not folded, overflow="fold")
     table.columns[0].max_width = max(room(heads, gap, sized, width), 1)
-    for cells in (map(visible, row) for row in rows):
+    last = width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[:-1])
+    for *others, end in ([*map(visible, row)] for row in rows):
+        cells = [*others, in_lines(end, last) if columns[-1] in words else end]
         table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
     return table
+
+
+def in_lines(word: str, width: int) -> str:
+    """A word that is longer than its column, as a plan's name, in lines that end with its commas."""
+    if " " in word or len(word) <= width:
+        return word
+    lines = [""]
+    for part in re.findall("[^,]*,?", word):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[Sequence[str], int]:

@@ -304,3 +304,14 @@ def test_a_long_answer_in_the_last_column_leaves_the_first_its_words():
     lines = printed(quiet_table(("question", "guide", "its answer"), rows, 100, words=("its answer",)), 100)
     assert lines[2].startswith("how much PP until it fits?") and len(lines) <= 5
     assert max(map(len, lines)) <= 100
+
+
+def test_a_plans_name_that_is_longer_than_its_column_is_folded_behind_its_commas():
+    name = "TP4xCP4xPP16xDP64,zero1,sp,interleaved8,mbs1,selective[layernorm]"
+    for width, lines in (
+        (120, [name]),
+        (60, [name[:45], name[45:]]),
+        (40, [name[:27], name[27:45], name[45:]]),
+    ):
+        table = quiet_table(("", "step", "plan"), [("run", "5.63 s", name)], width, words=("plan",))
+        assert [line.split()[-1] for line in printed(table)[2:]] == lines
