@@ -14,7 +14,7 @@ from ndparallel.lessons.options import add_common_options, disturbed_hardware_fr
 from ndparallel.lessons.own import add_option, told, with_own, with_own_names
 from ndparallel.lessons.registry import single_gpu
 from ndparallel.lessons.runner import Runner
-from ndparallel.lessons.table import names_as_written, run_lesson
+from ndparallel.lessons.table import entries_of, names_as_written, run_lesson
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER
 from ndparallel.training.job import Job
 
@@ -62,6 +62,7 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     arguments.strategy = with_own_names(
         lesson, names_as_written([single_gpu(), *lesson.strategies], arguments.strategy), arguments.own
     )
+    refuse_rank(lesson, job, arguments)
     try:
         with progress() as announce:
             run = run_lesson(
@@ -82,6 +83,18 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
 
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())
+
+
+def refuse_rank(lesson: Lesson, job: Job, arguments: argparse.Namespace) -> None:
+    """Raise UserError where --narrate names a GPU that no strategy runs on."""
+    from ndparallel.results.outputs import gpus_of
+
+    if arguments.narrate is not None:
+        most = max(entry.gpus for entry in entries_of(lesson, job, arguments.gpus, arguments.strategy))
+        if not 0 <= arguments.narrate < most:
+            raise UserError(
+                f"what runs here has {gpus_of(most)}: there is no GPU {arguments.narrate} to tell of."
+            )
 
 
 def run_and_show_sweep(lesson: Lesson, job: Job, hardware: Hardware, arguments: argparse.Namespace) -> int:

@@ -32,12 +32,16 @@ def run_lesson(
     contention: bool = False,
 ) -> Run:
     """Run the strategies of these names, or all after the single GPU where none is named."""
-    if names:
-        entries = named_entries(lesson, job, gpus, names)
-    else:
-        entries = [baseline(job)] * (lesson.gpus > 1) + all_entries(lesson, job, gpus)
+    entries = entries_of(lesson, job, gpus, names)
     keep_going = not names and len(lesson.strategies) > 1
     return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce, keep_going, contention))
+
+
+def entries_of(lesson: Lesson, job: Job, gpus: int, names: Sequence[str]) -> list[Entry]:
+    """Return the entries of these names, or all after the single GPU where none is named."""
+    if names:
+        return named_entries(lesson, job, gpus, names)
+    return [baseline(job)] * (lesson.gpus > 1) + all_entries(lesson, job, gpus)
 
 
 def named_entries(lesson: Lesson, job: Job, gpus: int, names: Sequence[str]) -> list[Entry]:

@@ -12,13 +12,14 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.words import count, listed
 from ndparallel.drawing.history import alike, timeline
-from ndparallel.engines.launch import RankResult
 from ndparallel.results.run import Run
 
 
 def check_outputs(arguments: argparse.Namespace) -> None:
-    """Raise UserError where a file that is asked for cannot be written."""
+    """Raise UserError where a file that is asked for cannot be written, or --kernels has nothing to tell."""
     check_writable(arguments.svg, arguments.trace)
+    if arguments.kernels and arguments.narrate is None and not getattr(arguments, "sweep", None):
+        raise UserError("--kernels says how much --narrate tells: add --narrate, or leave --kernels out.")
 
 
 def refuse_outputs(arguments: argparse.Namespace, table: str, *others: str) -> None:
@@ -85,8 +86,6 @@ def narration(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) 
     """The narration of the rank that --narrate names, unit by unit, or with --kernels event by event. Raises
     UserError where there is no such rank, or nothing to tell."""
     if arguments.narrate is None:
-        if arguments.kernels:
-            raise UserError("--kernels says how much --narrate tells: add --narrate, or leave --kernels out.")
         return []
     from ndparallel.drawing.narrate import narrate
     from ndparallel.drawing.narrate_units import narrate_units
@@ -94,11 +93,13 @@ def narration(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) 
     name = narrated_strategy(run, contrast, arguments)
     results = run.results[name]
     if not 0 <= arguments.narrate < len(results):
-        raise UserError(f"{name} ran on {gpus_of(results)}: there is no GPU {arguments.narrate} to tell of.")
+        raise UserError(
+            f"{name} ran on {gpus_of(len(results))}: there is no GPU {arguments.narrate} to tell of."
+        )
     tell = narrate if arguments.kernels else narrate_units
     told = tell(results[arguments.narrate], max(result.end_seconds for result in results))
     return [f"{name}, {count(len(results), 'GPU')}.", *told]
 
 
-def gpus_of(results: Sequence[RankResult]) -> str:
-    return f"GPUs 0 to {len(results) - 1}" if len(results) > 1 else "GPU 0 alone"
+def gpus_of(gpus: int) -> str:
+    return f"GPUs 0 to {gpus - 1}" if gpus > 1 else "GPU 0 alone"

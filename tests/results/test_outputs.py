@@ -134,7 +134,7 @@ def test_a_path_that_cannot_be_written_is_one_sentence_and_nothing_is_printed(op
 @pytest.mark.parametrize(
     ("rank", "sentence"),
     [
-        ("4", "ZeRO-1 ran on GPUs 0 to 3: there is no GPU 4 to tell of."),
+        ("4", "what runs here has GPUs 0 to 3: there is no GPU 4 to tell of."),
         ("-1", "there is no GPU -1 to tell of."),
     ],
 )
@@ -143,6 +143,16 @@ def test_a_rank_that_does_not_exist_is_one_sentence_and_no_file_is_written(rank,
     assert (code, out) == (2, "")
     assert sentence in err and err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [["--narrate", "4"], ["--kernels"]])
+def test_what_cannot_be_told_is_refused_before_anything_runs(options, capsys, monkeypatch):
+    def run(*_):
+        raise AssertionError("a lesson ran")
+
+    monkeypatch.setattr("ndparallel.lessons.main.run_lesson", run)
+    code, out, err = lesson(capsys, *FEW, *options)
+    assert (code, out) == (2, "") and ("no GPU 4" in err or "add --narrate" in err)
 
 
 @pytest.mark.parametrize("option", ["--svg", "--trace", "--narrate"])
