@@ -26,7 +26,7 @@ from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import GUIDES, Advice, advise
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared
-from ndparallel.search.tables import certainty, effort_words, memory_words, ranking
+from ndparallel.search.tables import certainty, effort_words, memory_words, ranking, tighter_sentences
 
 HEADROOM_WORDS = f"All plans leave {HEADROOM:.0%} of the memory free, as those of `ndparallel plan` do."
 
@@ -76,7 +76,7 @@ def show(advice: Advice, words: str) -> None:
     console.print(prose(" ".join([conclusion(advice), *doubts(advice)]), width))
     console.print(prose(f"{certainty(advice.found)} {HEADROOM_WORDS}", width))
     best = advice.found.best
-    for sentence in [*assumed_nodes(best), *shared_ports_named(best)]:
+    for sentence in [*tighter_sentences(advice.found), *assumed_nodes(best), *shared_ports_named(best)]:
         console.print(prose(sentence, width))
     console.print()
     for guide in GUIDES:

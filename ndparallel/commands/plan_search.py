@@ -118,7 +118,7 @@ def searched(
             f"--top is {top}; choose 1 to {MOST_TOP:,}: each plan that is shown is timed exactly."
         )
     limits: dict[str, Any] = {"frameworks": frameworks_from(arguments), **memory_from(arguments)}
-    return search(cluster.job, cluster.gpus, wanted, top=top, also=beside, kinds=True, **limits)
+    return search(cluster.job, cluster.gpus, wanted, top=top, also=beside, kinds=True, tight=True, **limits)
 
 
 def searched_then(change: str, cluster: Variant, arguments: argparse.Namespace, wanted: Fixed) -> Prediction:

@@ -115,7 +115,7 @@ def advise(job: TrainingJob, gpus: int) -> Advice:
     rules = Rules(job, gpus)
     plans = [plan for plan in rules.plans() if rules.holds(plan)]
     job = rules.job  # on the software as the guides switch it
-    found = search(job, gpus, also=plans)
+    found = search(job, gpus, also=plans, tight=True)
     answers = sorted((predict(job, plan) for plan in plans), key=lambda each: each.seconds)
     return Advice(rules.branches, answers, found)
 

@@ -59,6 +59,16 @@ class Candidates:
         name, chunks, _ = self.groups[self.group[place]]
         return at(self.families[family], int(self.rows[place] - self.starts[family]), name, chunks)
 
+    def split(self, memory_bytes: float) -> tuple["Candidates", "Candidates"]:
+        """Those that hold at most so many bytes, and the others."""
+        low = self.memory_bytes <= memory_bytes
+        return self.some(low), self.some(~low)
+
+    def some(self, mask: np.ndarray) -> "Candidates":
+        columns = (self.rows, self.group, self.seconds, self.memory_bytes)
+        rows, group, seconds, memory_bytes = (column[mask] for column in columns)
+        return replace(self, rows=rows, group=group, seconds=seconds, memory_bytes=memory_bytes)
+
     def microbatches(self, job: TrainingJob) -> np.ndarray:
         """Microbatches of every plan."""
         return np.concatenate([family.microbatches(job) for family in self.families])[self.rows]
@@ -83,15 +93,17 @@ def candidates(
     memory_bytes: float,
     executor: Executor | None = None,
     frameworks: Sequence[str] = (),
+    priced_bytes: float = 0.0,
 ) -> Candidates:
     """Enumerate, prune and price: plans that one of these frameworks can launch, or all. An executor prices
-    pipelines of different lengths beside one another."""
+    pipelines of different lengths beside one another. Plans up to `priced_bytes` are priced though they do
+    not fit, and count as rejected."""
     rejected: Counter[str] = Counter()
     table = layouts(job, gpus, fixed, rejected)
     every = list(families(table, job, fixed))
     found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
     lengths = np.unique(np.concatenate([family.pp for family in every])).tolist() if every else []
-    work: Callable = partial(priced, job, every, fixed, memory_bytes, frameworks)
+    work: Callable = partial(priced, job, every, fixed, (memory_bytes, priced_bytes), frameworks)
     # columns are computed once for a share
     shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)
     for part in executor.map(work, shares) if executor else map(work, shares):
@@ -121,7 +133,7 @@ def priced(
     job: TrainingJob,
     every: list[Plan],
     fixed: Fixed,
-    memory_bytes: float,
+    limits: tuple[float, float],
     frameworks: Sequence[str],
     lengths: list[int],
 ) -> Part:
@@ -130,7 +142,7 @@ def priced(
     them only where all of them make it fit."""
     own, *others = rows_by_modules(every, lengths)
     launchers, bases = with_own_jobs(frameworks, job), bases_of(every)
-    selection = PlanSelection(job, every, fixed, memory_bytes, launchers, bases, bool(others))
+    selection = PlanSelection(job, every, fixed, *limits, launchers, bases, bool(others))
     worth = selection.price(own)
     for rows in others[:1]:
         worth = selection.price(rows, worth)
@@ -189,6 +201,7 @@ class PlanSelection:
     every: list[Plan]
     fixed: Fixed
     memory_bytes: float
+    priced_bytes: float  # plans that hold more than fits are priced up to these
     launchers: Sequence[tuple[Framework, TrainingJob]]
     bases: np.ndarray  # of all rows
     others: bool  # whether other modules than the software's own are searched
@@ -228,6 +241,8 @@ class PlanSelection:
             self.part.rejected.update(too_much((memory - most)[legal & (memory > most)]))
             if self.others:
                 worth[group] = bases[self.lacking(rows, memory) if wanted is None else fit]
+            if self.priced_bytes > most:
+                fit = np.flatnonzero(legal & (memory <= self.priced_bytes))
             if len(fit):
                 fits[name] = rows.numbers[fit], memory[fit]
         return fits

@@ -24,9 +24,9 @@ from ndparallel.planner.job import HEADROOM, Plan, TrainingJob
 from ndparallel.planner.legality import below_one, word_violations
 from ndparallel.planner.prediction import Prediction, legal_and_fits, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
-from ndparallel.search.kinds import best_of_kinds, equals_of, simplest, time_kinds
+from ndparallel.search.kinds import SAME, best_of_kinds, equals_of, simplest, time_kinds
 from ndparallel.search.space import Fixed, checked, choices, nothing_left
-from ndparallel.search.timing_queue import EFFORT, Timed, gap, time_best
+from ndparallel.search.timing_queue import EFFORT, Timed, gap, time_best, time_tight
 
 MOST_GPUS, MOST = 2**20, 2**30
 
@@ -56,6 +56,7 @@ class Found:
     # of which one can launch the plans; none: nobody need
     frameworks: list[str] = field(default_factory=list)
     memory_bytes: float = 0.0  # that a plan may hold
+    tight: Timed | None = None  # a faster plan that fits the memory, and leaves less of it free
 
     @property
     def best(self) -> Prediction:
@@ -65,6 +66,12 @@ class Found:
     def kinds(self) -> list[Prediction]:
         """The fastest plan of each kind that was timed."""
         return [predicted(self.job, one) for one in best_of_kinds(self.ranked).values()]
+
+    @cached_property
+    def tighter(self) -> Prediction | None:
+        """A plan that leaves less memory free and whose step is shorter by more than is the same."""
+        shorter = self.tight and self.tight.seconds < self.best.seconds * (1 - SAME)
+        return predicted(self.job, self.tight) if self.tight and shorter else None
 
     @cached_property
     def equals(self) -> list[Timed]:
@@ -90,6 +97,7 @@ def search(
     also: Sequence[Plan] = (),
     executor: Executor | None = None,
     kinds: bool = False,
+    tight: bool = False,
 ) -> Found:
     """Find the best plans for `gpus` GPUs.
 
@@ -97,41 +105,47 @@ def search(
     the plan (default: those of the job's software; none: whatever can be priced); headroom: the share of a
     GPU's memory that is left free, or max_memory: bytes that a GPU may hold; also: plans that are timed
     whatever their bounds are; executor: any of concurrent.futures, to price and to time in several processes;
-    kinds: time the best plan of every kind, too. The answer is the same with and without an executor. Raise
+    kinds: time the best plan of every kind, too; tight: and plans that fit the memory and leave less than the
+    headroom free. The answer is the same with and without an executor. Raise
     UserError where no plan is legal, or none fits.
     """
     check_job(job, gpus)
     asked = checked(fixed or {})
     frameworks = launchers(job, asked) if frameworks is None else frameworks
     memory_bytes = job.usable_bytes(headroom) if max_memory is None else max_memory
-    found = fitting_candidates(job, gpus, asked, memory_bytes, executor, frameworks)
+    most = job.hardware.memory_bytes if tight and max_memory is None else memory_bytes
+    found, others = fitting_candidates(job, gpus, asked, (memory_bytes, most), executor, frameworks)
     fitting = [plan for plan in also if legal_and_fits(job, plan, memory_bytes)]
     timed, queue = time_best(job, found, top, effort, fitting, executor)
     unsure = gap(found, queue, timed)
     timed = time_kinds(job, found, queue, timed, executor) if kinds else timed
     # timed in the order of memory where bounds are equal, and so sorted
     ranked = sorted(timed, key=lambda one: one.seconds)
+    faster = time_tight(job, others, queue, ranked[0].seconds, executor)
     answers = [predicted(job, one) for one in ranked[:top]]
     counts = (found.rejected, found.legal, len(found.seconds), len(timed), unsure)
-    return Found(job, gpus, ranked, *counts, answers, [*frameworks], memory_bytes)
+    return Found(job, gpus, ranked, *counts, answers, [*frameworks], memory_bytes, faster)
 
 
 def fitting_candidates(
     job: TrainingJob,
     gpus: int,
     asked: Fixed,
-    memory_bytes: float,
+    memory: tuple[float, float],
     executor: Executor | None,
     frameworks: Sequence[str],
-) -> Candidates:
-    """The plans that are legal and fit, priced. Raises UserError where there are none."""
-    found = candidates(job, gpus, values_of(frameworks) | dict(asked), memory_bytes, executor, frameworks)
+) -> tuple[Candidates, Candidates]:
+    """The legal plans up to the first of these bytes, priced, and those up to the second. Raises UserError
+    where there are none of the first."""
+    (memory_bytes, most), theirs = memory, values_of(frameworks) | dict(asked)
+    every = candidates(job, gpus, theirs, memory_bytes, executor, frameworks, most)
+    found, others = every.split(memory_bytes)
     if not found.legal:
         raise nothing_left(job, gpus, asked, found.rejected, frameworks)
     if not len(found.seconds):
         limits = {"frameworks": frameworks, "max_memory": memory_bytes}
         raise NoPlanFits(none_fits(job, gpus, found), job, gpus, asked, **limits)
-    return found
+    return found, others
 
 
 def predicted(job: TrainingJob, one: Timed) -> Prediction:

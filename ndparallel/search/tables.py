@@ -86,6 +86,7 @@ def as_json(found: Found, tokens: float, price: float | None = None) -> dict[str
         ],
         "recommended": answer_json(found.job, found.recommended, tokens, price),
         "reason": reason(found),
+        "faster_with_less_headroom": found.tighter and answer_json(found.job, found.tighter, tokens, price),
         "error_of_choice": error_of_choice(found),
     }
 
@@ -166,6 +167,7 @@ def advice_sentences(found: Found, tokens: float, price: float | None) -> list[s
         f"A step takes {si(take.seconds, 's')} {take.error_bar.sentence}{choice_words(found)}",
         f"{training_words(take, tokens, price)}.{free_words(found)}",
         *([f"MFU {take.mfu:.1%}{peak}."] if (peak := peak_words(take)) else []),
+        *tighter_sentences(found, "; --headroom {} lets a search take it"),
         launch_words(found),
         *assumed_links(found.job, found.gpus),
     ]
@@ -190,6 +192,21 @@ def free_words(found: Found) -> str:
         f" The plan is tight: it leaves {free:.1%} of the memory, which is predicted to "
         f"+- {take.memory_bar.fraction:.0%}: leave more with --headroom."
     )
+
+
+def tighter_sentences(found: Found, option: str = "") -> list[str]:
+    """What the headroom costs, where a faster plan fits the memory without it. `option` says how to search
+    for such plans, with a place for the percentage."""
+    if not (other := found.tighter):
+        return []
+    whole = found.job.hardware.memory_bytes
+    full, free = float(other.fullest.total) / whole, 1 - found.memory_bytes / whole
+    less = f"{1 - other.seconds / found.best.seconds:.1%} less time than the fastest above"
+    return [
+        f"A faster plan fits the memory, but does not leave {100 * free:.3g}% of it free: "
+        f"{name_of(other.plan)} takes {less}. It fills {full:.1%}, predicted to +- "
+        f"{other.memory_bar.fraction:.0%}{option.format(int(100 * (1 - full)))}."
+    ]
 
 
 def launch_words(found: Found) -> str:

@@ -34,6 +34,7 @@ PASSES = 8  # times that an action is met: few rounds and one more, with message
 ATTEMPTS = 650  # the same of a schedule that is searched for
 CERTIFY = 2.0  # times the effort, once more, for plans whose bounds keep the gap wide
 SURE = 0.01  # gap below which no more plans are timed for it
+TIGHT = 4  # plans that are timed of those that leave too little memory free
 AGAIN = 0.2  # of the effort for a plan whose list of actions was written for another one
 
 
@@ -168,6 +169,19 @@ def time_best(
     while len(batch := queue.least_bounds(kth_best_seconds(timed, 1) * (1 - SURE))):
         timed += time_batch(job, found, queue, batch, executor)
     return timed, queue
+
+
+def time_tight(
+    job: TrainingJob, found: Candidates, queue: TimingQueue, limit: float, executor: Executor | None
+) -> Timed | None:
+    """The fastest of these plans, of which TIGHT are timed: those of the least estimates below `limit`
+    seconds. None where none of them takes less."""
+    estimates = found.seconds * queue.factors_of_groups()[found.group]
+    near = np.flatnonzero(estimates < limit)
+    least = near[np.lexsort((found.memory_bytes[near], estimates[near]))][:TIGHT]
+    timed = time_all(job, [found.plan(int(place)) for place in least], executor)
+    best = min(timed, key=lambda one: one.seconds, default=None)
+    return best if best and best.seconds < limit else None
 
 
 def time_batch(

@@ -25,6 +25,7 @@ from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.candidates import candidates
 from ndparallel.search.search import Found, search
 from ndparallel.search.space import families, layouts, module_sets
+from ndparallel.search.tables import advice_sentences, tighter_sentences
 from ndparallel.validation.cases import express, read_cases
 
 ROUNDING = 1e-9
@@ -266,6 +267,29 @@ def test_only_software_that_has_them_chooses_modules_that_the_model_has():
     fixed = {"recompute_modules": ("mla_up_proj",)}
     only = search(job("deepseek-v3", "h800", batch=15360), 2048, fixed | {"pp": 16, "tp": 2}, top=1)
     assert only.best.plan.recompute_modules == ("mla_up_proj",)
+
+
+def test_a_faster_plan_that_leaves_less_memory_free_is_named():
+    some = job(batch=64, software="torchtitan", sequence=8192)
+    usual, told, full = (
+        search(some, 8),
+        search(some, 8, tight=True),
+        search(some, 8, headroom=0.0, tight=True),
+    )
+    assert told.tighter and told.tighter.plan == full.best.plan
+    assert told.memory_bytes < told.tighter.fullest.total <= full.memory_bytes
+    assert full.best.seconds < 0.98 * told.best.seconds and not full.tighter
+    assert (told.ranked, told.rejected, told.fit) == (usual.ranked, usual.rejected, usual.fit)
+    (sentence,) = tighter_sentences(told, "; --headroom {}")
+    less, share = (
+        1 - full.best.seconds / told.best.seconds,
+        told.tighter.fullest.total / some.hardware.memory_bytes,
+    )
+    assert f"does not leave 8% of it free: DP8,zero2,mbs1 takes {less:.1%} less time" in sentence
+    assert f"It fills {share:.1%}" in sentence and sentence.endswith(f"--headroom {int(100 * (1 - share))}.")
+    said = advice_sentences(told, 1e12, None)
+    assert f"{sentence.removesuffix('.')} lets a search take it." in said
+    assert not tighter_sentences(usual)
 
 
 def test_what_no_rule_allows_is_counted_by_the_rule():
