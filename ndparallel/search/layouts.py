@@ -90,7 +90,7 @@ LAYOUTS = (
         4096,
         "PP16xDP128xEP64,zero1,dualpipev,mbs1,selective",
         "DeepSeek-AI 2412.19437, sections 3.2 and 3.3: DualPipe, here the V of it",
-        dtype="fp8",
+        dtype="fp8-block",
         moments="bf16",
         recomputes=("layernorm", "mla_up_proj"),
         casts_weights=True,  # in blocks of 128 x 128, which both passes can read (section 3.3.2)
