@@ -161,6 +161,11 @@ RULES = (
             "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
         ),
     ),
+    never(
+        "recomputation of layernorm or moe_act in fp8 with delayed scales",
+        "recompute something else, or take --dtype fp8-current",
+        lambda job, plan: job.dtype == "fp8" and recomputes(job, plan, "layernorm", "moe_act"),
+    ),
     LaunchRule(
         lambda job, plan: job.stack.tp_overlap == "none" and plan.tp > 1,
         lambda job, plan: no_flags_for("tensor parallelism without any overlap", "add tp to --overlap"),

@@ -142,6 +142,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         plan = replace(
             plan, recompute_modules=draw(st.sampled_from([(), ("layernorm", "mlp"), ("core_attn", "moe")]))
         )
+    assume(job.dtype == "bf16" or "layernorm" not in plan.recompute_modules)  # with delayed scales
     capacity = draw(st.sampled_from([None, 1.25])) if job.shape.experts else None
     hidden = draw(st.sampled_from(["tp,cp,dp,pp", "tp,cp,pp", "tp,cp,dp"]))
     assume("pp" in hidden or pp != 2 or chunks == 1)
@@ -427,6 +428,19 @@ def test_weights_that_are_kept_cast_alone_are_written_and_read(dtype, flags):
     script = emit_megatron(job, Plan(dp=8, zero=1))
     assert flags in script and ("--fp8-param-gather" in script) == bool(flags)
     assert read_megatron(script, job.hardware).job.casts_weights_alone == bool(flags)
+
+
+@pytest.mark.parametrize(("module", "refused"), [("layernorm", True), ("moe_act", True), ("mlp", False)])
+def test_delayed_scales_go_with_no_recomputation_of_norms_and_activations(module, refused):
+    """TransformerConfig.__post_init__ raises ValueError: "Delayed scaling does not support moe_act and
+    layernorm recompute for fp8."."""
+    plan = Plan(dp=8, ep=8, zero=1, recompute="selective", recompute_modules=(module,))
+    for dtype in ("bf16", "fp8-current", "fp8-block", "fp8"):
+        job = job_of("mixtral-8x7b", dtype=dtype)
+        stops = refused and dtype == "fp8"
+        with pytest.raises(UserError, match="delayed scales") if stops else nullcontext():
+            assert module in emit_megatron(job, plan)
+        assert bool(FRAMEWORKS["megatron"].has(job, plan)) is not stops
 
 
 @pytest.mark.parametrize("dtype", [*fields.DTYPES])
