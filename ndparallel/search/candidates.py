@@ -180,7 +180,7 @@ def in_order_of_length(part: Part) -> Part:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowTable:
     """Rows with pipelines of one length: their numbers, what they say, and their columns of bytes."""
 
     numbers: np.ndarray
@@ -218,7 +218,7 @@ class PlanSelection:
         held, plans = joined([bytes_of(self.job, family) for family in some]), in_one(some)
         for pp in np.unique(plans.pp).tolist():
             long = np.flatnonzero(plans.pp == pp)
-            these = Rows(rows[long], taken(plans, long), take(held, long))
+            these = RowTable(rows[long], taken(plans, long), take(held, long))
             for (chunks, kind), names in by_depth(self.job, pp, self.fixed).items():
                 depth = depth_of(self.job.shape, pp, chunks, kind)
                 fitting.append((depth, self.prune(these, depth, names, wanted, worth)))
@@ -226,7 +226,7 @@ class PlanSelection:
         return worth
 
     def prune(
-        self, rows: Rows, depth: StagePartition, names: list[str], wanted: Wanted | None, worth: Wanted
+        self, rows: RowTable, depth: StagePartition, names: list[str], wanted: Wanted | None, worth: Wanted
     ) -> Fitting:
         """Plans that fit, of every schedule that cuts the model alike; and which other modules are worth."""
         fits, most, bases = {}, self.memory_bytes, self.bases[rows.numbers]
@@ -253,7 +253,7 @@ class PlanSelection:
         able = runs(name, pp, plans.microbatches(self.job))
         return able & one_has(self.launchers, replace(plans, schedule=name, chunks=chunks))
 
-    def lacking(self, rows: Rows, memory: np.ndarray) -> np.ndarray:
+    def lacking(self, rows: RowTable, memory: np.ndarray) -> np.ndarray:
         """Which plans lack memory with nothing run again, and may have it with some modules: those keep at
         least what full recomputation does, which holds one layer whole besides."""
         bases, nothing, full = self.bases[rows.numbers], rows.by_recompute["none"], rows.by_recompute["full"]

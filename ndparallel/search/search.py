@@ -115,11 +115,10 @@ def search(
     memory_bytes = job.usable_bytes(headroom) if max_memory is None else max_memory
     most = job.hardware.memory_bytes if tight and max_memory is None else memory_bytes
     found, others = fitting_candidates(job, gpus, asked, (memory_bytes, most), executor, frameworks)
-    fitting = [plan for plan in also if legal_and_fits(job, plan, memory_bytes)]
-    timed, queue = time_best(job, found, top, effort, fitting, executor)
+    given = [plan for plan in also if legal_and_fits(job, plan, memory_bytes)]
+    timed, queue = time_best(job, found, top, effort, given, executor)
     unsure = gap(found, queue, timed)
     timed = time_kinds(job, found, queue, timed, executor) if kinds else timed
-    # timed in the order of memory where bounds are equal, and so sorted
     ranked = sorted(timed, key=lambda one: one.seconds)
     faster = time_tight(job, others, queue, ranked[0].seconds, executor)
     answers = [predicted(job, one) for one in ranked[:top]]
