@@ -30,6 +30,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ndparallel.base.errors import UserError
+
 HOUR, DAY = 3600.0, 86_400.0
 LLAMA_3_FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
 FAILURES_IN_A_RUN = 1000  # that a search looks at, for each interval
@@ -40,12 +42,19 @@ RUNS = 100  # simulated for one answer
 
 @dataclass(frozen=True)
 class FailureModel:
-    """GPUs that fail at a rate, and what it takes to keep the work and to come back to it."""
+    """GPUs that fail at a rate, and what it takes to keep the work and to come back to it. Raises UserError
+    for numbers that no cluster has."""
 
     gpus: int
     failures_per_gpu_hour: float = LLAMA_3_FAILURES_PER_GPU_HOUR
     checkpoint_seconds: float = 10.0
     restart_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = "at least 0" if name == "restart_seconds" else "above 0"
+            if not (0 < value < math.inf or value == 0 and name == "restart_seconds"):
+                raise UserError(f"{name} is {value}; it must be a finite number {least}.")
 
     @property
     def mtbf_seconds(self) -> float:

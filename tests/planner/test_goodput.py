@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import (
@@ -26,6 +27,16 @@ MINUTE = 60.0
 
 def machine(mtbf, checkpoint, restart):
     return FailureModel(1, HOUR / mtbf, checkpoint, restart)
+
+
+@pytest.mark.parametrize("name", ["gpus", "failures_per_gpu_hour", "checkpoint_seconds", "restart_seconds"])
+@pytest.mark.parametrize("value", [-1, math.inf, math.nan, 0])
+def test_numbers_that_no_cluster_has_are_refused_in_python_too(name, value):
+    if (name, value) == ("restart_seconds", 0):
+        assert FailureModel(**{"gpus": 8, name: value}).restart_seconds == 0
+        return
+    with pytest.raises(UserError, match=f"{name} is {value}; it must be a finite number"):
+        FailureModel(**{"gpus": 8, name: value})
 
 
 @pytest.mark.parametrize(("mtbf", "minutes"), [(24 * HOUR, "117"), (6 * HOUR, "57"), (15 * MINUTE, "9.1")])
