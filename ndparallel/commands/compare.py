@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_outputs(arguments)
     if arguments.what_if:
         refuse_outputs(arguments, "--what-if")
+    check_outputs(arguments)
     hardware = disturbed_hardware_from(arguments)
     lessons = [load(name).named_for(arguments.gpus) if arguments.gpus else load(name) for name in LESSONS]
     if arguments.what_if:

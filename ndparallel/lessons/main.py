@@ -51,11 +51,11 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     from ndparallel.results.outputs import check_outputs
     from ndparallel.results.progress import progress
 
-    check_outputs(arguments)
     check_microbatches(lesson, arguments)
     job, hardware = job_from(arguments, lesson.defaults, arguments.gpus), disturbed_hardware_from(arguments)
     if getattr(arguments, "sweep", None):
         return run_and_show_sweep(lesson, job, hardware, arguments)
+    check_outputs(arguments)
     if lesson.chosen:
         lesson = replace(lesson, strategies=lesson.chosen(lesson, arguments))
     lesson = with_own(lesson.named_for(arguments.gpus), arguments.own, arguments.gpus)

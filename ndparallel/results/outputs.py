@@ -18,7 +18,7 @@ from ndparallel.results.run import Run
 def check_outputs(arguments: argparse.Namespace) -> None:
     """Raise UserError where a file that is asked for cannot be written, or --kernels has nothing to tell."""
     check_writable(arguments.svg, arguments.trace)
-    if arguments.kernels and arguments.narrate is None and not getattr(arguments, "sweep", None):
+    if arguments.kernels and arguments.narrate is None:
         raise UserError("--kernels says how much --narrate tells: add --narrate, or leave --kernels out.")
 
 
