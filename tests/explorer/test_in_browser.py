@@ -316,7 +316,7 @@ CONTROLS = (
     "main input[type=range]",
     "main button:not([disabled]):not(.save):not([id^=show-]):not([id^=copy-])",
     "#tabs button",
-    "#intro a",
+    "#intro a:not(#book)",  # which leaves the page
 )
 
 
