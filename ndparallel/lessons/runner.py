@@ -173,14 +173,15 @@ class Runner:
     def measured_in_turn(
         self, entries: Sequence[Entry], meanwhile: Callable[[], object] = lambda: None
     ) -> Iterator[tuple[Measurement, list[RankResult]]]:
-        """Run one strategy after another. While ranks compute, do what is to be done `meanwhile`, make their
-        reference, and measure the entry before; while they end, measure the last one."""
+        """Run one strategy after another. While ranks compute, do what is to be done `meanwhile`, make the
+        next one's reference, and measure the entry before; while they end, measure the last one."""
         before: tuple[Entry, PendingRun | None] | None = None
-        for entry in entries:
+        for entry, following in zip(entries, [*entries[1:], *entries[-1:]]):
             underway = self._begin(entry)
-            if entry.job and entry.gpus > 1:
+            if entry.gpus > 1:
                 meanwhile()
-                self.reference(entry.job, entry.strategy.reference)
+                if following.job:
+                    self.reference(following.job, following.strategy.reference)
             if before:
                 yield self._measured(*before)
             before = entry, underway

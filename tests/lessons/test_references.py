@@ -22,7 +22,7 @@ class Diary(Runner):
         return super().begin(strategy, job, hardware)
 
 
-def test_a_reference_is_made_once_while_the_first_ranks_that_it_is_compared_with_compute():
+def test_a_reference_is_made_once_beside_the_ranks_before_those_that_it_is_compared_with():
     ddp = load("1d_data_parallel").strategies[0]
     entries = [
         baseline(Job(model=SMALL, batch=4)),
@@ -34,5 +34,5 @@ def test_a_reference_is_made_once_while_the_first_ranks_that_it_is_compared_with
     alone, ours = "single GPU of", f"{ddp.name} of"
     before_ranks, *begun = runner.begun
     assert before_ranks == f"{alone} 4"  # the row, which is the reference's
-    assert begun == [f"{ours} 4", f"{alone} 4", f"{ours} 4", f"{ours} 4", f"{ours} 8", f"{alone} 8"]
+    assert begun == [f"{ours} 4", f"{alone} 4", f"{ours} 4", f"{ours} 4", f"{alone} 8", f"{ours} 8"]
     assert all(row.max_gradient_difference is not None and row.max_gradient_difference < 1e-5 for row in rows)
