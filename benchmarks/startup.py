@@ -14,8 +14,8 @@ Limit  The floor is Python's start and the import of numpy and rich, and nothing
        8 to 9). A third of its time is imports, the single GPU, the start and end of 8 processes and the
        tables, which mostly one core does alone; the rest are the layers. For each strategy but those that
        hardly wait, what these take more in processes than inline, divided by how often the ranks give
-       their cores to one another, is 50 to 130 microseconds of CPU (on a busy
-       machine); 4D does so 5,600 times.
+       their cores to one another, is 50 to 130 microseconds of CPU (on a busy machine); 4D does so 5,600
+       times.
        What made no difference, measured side by side: another sharing out of ranks over cores or none, the
        order in which ranks are woken, batch scheduling, larger time slices, a next task that waits at every
        rank, results through shared memory, weights drawn before the fork and the single GPU's run behind it.

@@ -144,10 +144,11 @@ def priced(
     launchers, bases = with_own_jobs(frameworks, job), bases_of(every)
     selection = PlanSelection(job, every, fixed, *limits, launchers, bases, bool(others))
     worth = selection.price(own)
-    for rows in others[:1]:
-        worth = selection.price(rows, worth)
-    for rows in others[1:]:
-        selection.price(rows, worth)
+    if others:
+        largest, *smaller = others
+        worth = selection.price(largest, worth)
+        for rows in smaller:
+            selection.price(rows, worth)
     return in_order_of_length(selection.part)
 
 
