@@ -91,6 +91,7 @@ ROOMS = {
     "layers": Room(
         [
             "ndparallel/planner/software.py",
+            "ndparallel/planner/stack.py",
             "ndparallel/planner/launches.py",
             *(f"ndparallel/planner/layers/{name}.py" for name in LAYERS),
         ],

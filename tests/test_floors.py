@@ -28,8 +28,8 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FLOORS_OF_ROOM = {
     "planner": [
         {"dispatchers", "optimizer_kernels"},
-        {"launches", "numbers", "number_types", "software", "models", "token_counts", "goodput"},
-        {"adapters", "ports"},
+        {"launches", "numbers", "number_types", "stack", "models", "token_counts", "goodput"},
+        {"adapters", "ports", "software"},
         {"job"},
         {"groups", "stages", "plan_name"},
         {"layers"},

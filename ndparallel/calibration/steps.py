@@ -36,7 +36,8 @@ from ndparallel.model.costs import itemsize
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import predict
-from ndparallel.planner.software import Stack, find_stack
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.stack import Stack
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "in_pytorch"
 HEAD, VOCABULARY = 64, 256

@@ -32,7 +32,8 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
+from ndparallel.planner.software import MEGATRON_CORE, NEMO
+from ndparallel.planner.stack import Stack
 from ndparallel.planner.stages import split_of
 
 FREE = (  # of a software stack: what flags choose

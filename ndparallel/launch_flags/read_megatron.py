@@ -32,7 +32,8 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import graphs_of
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.software import FP8_PARAM_GATHER, MEGATRON_CORE, NEMO, Stack
+from ndparallel.planner.software import FP8_PARAM_GATHER, MEGATRON_CORE, NEMO
+from ndparallel.planner.stack import Stack
 
 BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
 # of torchrun, and of DeepSpeed's launcher

@@ -15,7 +15,8 @@ from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import near_divisors
-from ndparallel.planner.software import MEGATRON_CORE, in_order
+from ndparallel.planner.software import MEGATRON_CORE
+from ndparallel.planner.stack import in_order
 from ndparallel.planner.stages import layers_by_stage
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}

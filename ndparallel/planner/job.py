@@ -28,7 +28,7 @@ from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.number_types import NUMBER_TYPES, NumberType
 from ndparallel.planner.numbers import smaller
-from ndparallel.planner.software import Stack
+from ndparallel.planner.stack import Stack
 from ndparallel.planner.token_counts import TokenCounts
 
 # bytes of each of the optimizer's moments; 8bit: bitsandbytes', with a float32 for every block of 256

@@ -28,7 +28,7 @@ from ndparallel.pipeline.catalog import RECIPES, check_sizes, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.sizes import near_divisors
 from ndparallel.planner.number_types import NUMBER_TYPES, NumberType
-from ndparallel.planner.software import MODULES
+from ndparallel.planner.stack import MODULES
 
 DTYPES = tuple(NUMBER_TYPES)
 DTYPE_SPELLINGS = {"bfloat16": "bf16"}

@@ -14,7 +14,8 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.legality import DTYPE_SPELLINGS, DTYPES
-from ndparallel.planner.software import MODULES, STACKS
+from ndparallel.planner.software import STACKS
+from ndparallel.planner.stack import MODULES
 
 MODEL_FLAGS = {  # our name: Megatron's, meaning
     "layers": ("--num-layers", "layers"),

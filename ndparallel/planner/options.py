@@ -23,7 +23,8 @@ from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.option_groups import MODEL_FLAGS, OVERLAPS
 from ndparallel.planner.plan_name import options_named
-from ndparallel.planner.software import STACKS, Stack, find_stack
+from ndparallel.planner.software import STACKS, find_stack
+from ndparallel.planner.stack import Stack
 from ndparallel.planner.stages import stage_kinds
 from ndparallel.planner.state_options import (
     STATE_DEFAULTS,

@@ -25,7 +25,7 @@ from ndparallel.base.words import count, listed
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
-from ndparallel.planner.software import MODULES, in_order
+from ndparallel.planner.stack import MODULES, in_order
 
 AXES = ("tp", "cp", "pp", "dp", "ep")
 NUMBERED = {"zero": "zero", "shards": "shards", "mbs": "micro_batch"}

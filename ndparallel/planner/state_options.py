@@ -12,7 +12,7 @@ from ndparallel.hardware.accelerator import host_bandwidth
 from ndparallel.planner.adapters import NF4_BITS, TARGETS, Adapters
 from ndparallel.planner.job import MOMENTS, OFFLOADS, TrainingJob
 from ndparallel.planner.models.sizes import checked_size
-from ndparallel.planner.software import MODULES, Stack, in_order
+from ndparallel.planner.stack import MODULES, Stack, in_order
 
 NOT_PRICED = ("weights", "parameters", "params", "gradients", "grads")  # on the host
 

@@ -25,7 +25,7 @@ from ndparallel.launch_flags.frameworks import Framework, one_has, with_own_jobs
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.software import Stack
+from ndparallel.planner.stack import Stack
 from ndparallel.search.bounds.columns import DEGREES, PlanTable, bytes_of, joined, seconds_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes

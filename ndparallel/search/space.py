@@ -36,7 +36,7 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import reduces_once, violations
 from ndparallel.planner.plan_name import known_modules
-from ndparallel.planner.software import in_order
+from ndparallel.planner.stack import in_order
 from ndparallel.search.bounds.columns import DEGREES
 
 WORDS = {

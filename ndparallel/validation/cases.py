@@ -71,7 +71,8 @@ from ndparallel.planner.job import OFFLOADS, Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
-from ndparallel.planner.software import STACKS, Stack
+from ndparallel.planner.software import STACKS
+from ndparallel.planner.stack import Stack
 from ndparallel.validation.hardware import hardware_of, number_in, numbers_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
 from ndparallel.validation.microbatch import least_recomputation, states_microbatch, usual_microbatch

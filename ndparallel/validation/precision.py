@@ -11,7 +11,7 @@ from typing import Any
 
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.software import Stack
+from ndparallel.planner.stack import Stack
 from ndparallel.validation.words import number_of_bits
 
 SINGLE_BITS = 19  # TF32 and float32 numbers take 4 bytes

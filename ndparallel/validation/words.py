@@ -16,7 +16,8 @@ from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.launches import GRAPH_SCOPES, GRAPHS, graphs_of
-from ndparallel.planner.software import FP8_PARAM_GATHER, MODULES
+from ndparallel.planner.software import FP8_PARAM_GATHER
+from ndparallel.planner.stack import MODULES
 from ndparallel.validation.hardware import number_in
 
 DEEPSPEEDS_PIPELINE = "megatron.?deepspeed|neox"  # Megatron's layers in DeepSpeed's engine

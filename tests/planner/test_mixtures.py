@@ -13,7 +13,8 @@ from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of
 from ndparallel.planner.prediction import time_step
-from ndparallel.planner.software import STACKS, Stack
+from ndparallel.planner.software import STACKS
+from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, step_operations
 from ndparallel.planner.step.paired import share_in_pairs
 from ndparallel.search.bounds.lower_bound import lower_bound

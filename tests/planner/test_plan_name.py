@@ -12,7 +12,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
 from ndparallel.planner.plan_name import explained, name_of, parsed_name
-from ndparallel.planner.software import MODULES, in_order
+from ndparallel.planner.stack import MODULES, in_order
 
 DEGREE = st.integers(1, 4096)
 CHUNKS = {

@@ -19,7 +19,7 @@ from ndparallel.planner.launches import SmallKernel, small_kernels
 from ndparallel.planner.layers.operations import PASSES, CollectiveOp, Start, Wait
 from ndparallel.planner.models.shape import NORM_PLACES, Linear, ModelShape
 from ndparallel.planner.numbers import anywhere, larger
-from ndparallel.planner.software import Stack
+from ndparallel.planner.stack import Stack
 
 ATTENTION, MLP = 0, 1  # the halves of a layer
 IN_CHUNKS = ("all", "products")  # of tp_overlap: where products are cut, and collectives with them

@@ -30,7 +30,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.layers.kept import passed_messages
 from ndparallel.planner.memory.total import chunks_in_flight
-from ndparallel.planner.software import Stack
+from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.paired import share_in_pairs
 from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, bytes_of, seconds_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of

@@ -21,7 +21,7 @@ import numpy as np
 
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.software import Stack
+from ndparallel.planner.stack import Stack
 from ndparallel.planner.stages import kinds_by_stage
 
 Place = tuple[str | None, str, str | None]
