@@ -105,7 +105,7 @@ def test_more_microbatches_of_one_batch_never_raise_the_share_of_1f1bs_bubble(th
 
 
 @settings(max_examples=60)
-@given(plans(schedules=UNPAIRED))
+@given(plans())
 def test_a_bound_of_the_search_is_never_above_the_step_that_it_bounds(there):
     job, plan = there
     assert 0 < lower_bound(job, plan).seconds[0] <= time_step(job, plan).seconds * (1 + ROUNDING)

@@ -102,6 +102,39 @@ def test_the_bound_of_zero_2_counts_the_forward_passes_before_the_first_gradient
     assert 0.75 * seconds < bound < seconds
 
 
+def test_the_bound_of_fsdp_knows_that_what_pairs_hide_of_a_whole_backward_pass_comes_before_its_end():
+    """FSDP's backward pass is one, weights' gradients included, and so is what pairs hide of it."""
+    gpu = find_hardware("h100")
+    job = TrainingJob(
+        replace(DENSE, layers=32, hidden=256, head_dim=16, ffn=1024, experts=Experts(64, 1, 256)),
+        replace(gpu, inside=replace(gpu.inside, latency_seconds=14e-6), gpus_per_node=2),
+        STACKS["megatron-2022"],
+        16384,
+        128,
+    )
+    plan = Plan(tp=8, pp=4, zero=3, schedule="dualpipev", chunks=2, sequence_parallel=True, micro_batch=2)
+    assert 0.9 < bounded(job, plan) <= 1 + ROUNDING
+
+
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipev"])
+def test_the_bound_of_zero_2_without_overlap_leaves_the_other_stage_its_time_to_reduce(schedule):
+    """The first rank has the embedding and the head, whose gradients are summed long before its end."""
+    gpu = find_hardware("h100")
+    across = replace(gpu.across, bandwidth_bytes_per_second=4e9)
+    shape = replace(DENSE, layers=2, hidden=512, heads=4, kv_heads=1, ffn=2048, vocab=128256)
+    job = TrainingJob(
+        shape, replace(gpu, across=across, gpus_per_node=2), STACKS["deepspeed-2021"], 16384, 32
+    )
+    plan = Plan(tp=4, pp=2, dp=2, cp=2, zero=2, schedule=schedule, chunks=2, micro_batch=4)
+    assert 0.9 < bounded(job, plan) <= 1 + ROUNDING
+
+
+def bounded(job: TrainingJob, plan: Plan) -> float:
+    """The bound in steps."""
+    assert not any(violations(job, plan))
+    return float(lower_bound(job, plan).seconds[0] / time_step(job, plan).seconds)
+
+
 @pytest.mark.parametrize("zero", [1, 3])
 def test_the_search_prices_a_pair_of_microbatches_as_hiding_all_that_goes_to_experts(zero):
     """8 GPUs a node: with ep 16 all-to-alls cross nodes, and would be most of a step that hid none."""

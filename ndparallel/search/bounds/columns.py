@@ -107,14 +107,16 @@ def words_of(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
 def seconds_of_family(pricing: Pricing) -> PlanTable:
     job, plans = pricing.job, pricing.plan
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
-    sharded = plans.zero == 3
-    passes = fully_sharded(passes, keeps_weights(job, plans)) if sharded else passes
+    hides, hidden, sharded = to_hide(pricing), hidden_beside(pricing), plans.zero == 3
+    if sharded:
+        kept = keeps_weights(job, plans)
+        passes, hides, hidden = (fully_sharded(each, kept) for each in (passes, hides, hidden))
     nothing, no_waits = [[[0.0] * len(UNITS)] * 2] * 2, [[0.0] * len(places_of(job.shape))] * 2
     columns = {
         "passes": passes,
         "waits": waits_of(pricing, passes, travel) if sharded else no_waits,
-        "to_hide": to_hide(pricing),
-        "hidden": hidden_beside(pricing),
+        "to_hide": hides,
+        "hidden": hidden,
         "alone": alone_of(pricing),
         "travel": nothing if sharded else travel,
         "optimizer": line_through(lambda *trained: optimizer_seconds(pricing, *trained)),

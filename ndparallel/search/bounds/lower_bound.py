@@ -211,11 +211,11 @@ def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndar
     units = depth.parts[:, 1:]
     one_by_one = np.matmul(units, gather.max(axis=0))
     gathered = exposed(units, gather, forward) if stack.gathers_first else one_by_one
+    zero_2, last = table["zero"] == 2, depth.last_stages[:, 1:]
     if stack.dp_overlap:
-        gradients = exposed(depth.last_stages[:, 1:], reduce, backward)
+        gradients = exposed(last, reduce, backward)
     else:
-        gradients = np.matmul(units, reduce.sum(axis=0))
-    zero_2 = table["zero"] == 2
+        gradients = np.where(zero_2, *(np.matmul(some, reduce.sum(axis=0)) for some in (last, units)))
     if depth.pp == 1 and zero_2.any():  # every microbatch reduces, nothing hides what is gathered
         gradients, gathered = np.where(zero_2, 0.0, gradients), np.where(zero_2, one_by_one, gathered)
     none, shared, experts = table["optimizer"]
@@ -235,7 +235,8 @@ def busy_reducing(
     microbatches, reduce = table["microbatches"], table["travel"][0]
     lines = np.matmul(depth.parts[:, 1:], reduce)
     if not stack.dp_overlap:
-        busy = microbatches * (work + lines.sum(axis=0)) - lines.sum(axis=0)
+        last = np.matmul(depth.last_stages[:, 1:], reduce.sum(axis=0))
+        busy = microbatches * (work + lines.sum(axis=0)) - last
         return busy, busy, np.zeros_like(busy)
     line, (_, backward) = lines.max(axis=0), units_passes(table)
     works = microbatches * work + np.maximum(microbatches - depth.pp, 0) * lost_to(
