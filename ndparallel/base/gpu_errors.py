@@ -53,6 +53,6 @@ def out_of_memory(
     """Return the error of `nbytes` more of one kind that do not fit; they are counted in `held_bytes`."""
     held = ", ".join(f"{name} {si(size, 'B')}" for name, size in held_bytes.items() if size)
     return OutOfMemoryError(
-        f"GPU {rank} has {si(memory_bytes, 'B')} of memory, and {si(nbytes, 'B')} more of {kind} made it "
-        f"{si(sum(held_bytes.values()), 'B')}, the step not yet done: {held}"
+        f"GPU {rank} has {si(memory_bytes, 'B')} of memory, and ran out of it before the step was done: "
+        f"{si(nbytes, 'B')} more of {kind} would make {si(sum(held_bytes.values()), 'B')} ({held})"
     )
