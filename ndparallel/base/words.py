@@ -8,6 +8,7 @@ from collections.abc import Sequence
 WIDE = 140  # columns of a table with --wide
 WIDTH = 100  # columns: the most that anything needs, and the width of what is not shown on a terminal
 NO_BREAK = "\u00a0"
+MOST_CHOICES = 8  # that a sentence names one by one
 LABELLED_OR_PLAIN = re.compile(
     r"^(?:(?P<label>\w+ {2,})(?=\S)|(?=\S))(?P<words>.+(?:\n(?(label) {7}|(?!\w+ {2}))\S.*)*)", re.MULTILINE
 )
@@ -29,6 +30,15 @@ def listed(names: Sequence[str]) -> str:
     own = len(names) > 2 and any("," in name for name in names)
     comma, last = ("; ", "; and ") if own else (", ", " and ")
     return last.join(part for part in (comma.join(names[:-1]), *names[-1:]) if part)
+
+
+def choices(numbers: Sequence[int], asked: int) -> str:
+    """Write what may be chosen, smallest first, where `asked` may not: "1, 2, 4"; of more than MOST_CHOICES
+    the nearest below and above: "16 or 20, for example"."""
+    if len(numbers) <= MOST_CHOICES:
+        return ", ".join(map(str, numbers))
+    below, above = [n for n in numbers if n < asked], [n for n in numbers if n > asked]
+    return f"{' or '.join(map(str, below[-1:] + above[:1]))}, for example"
 
 
 def duration(seconds: float, other_seconds: float) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.base.words import count
+from ndparallel.base.words import choices, count
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.model.units import ModelConfig
@@ -162,7 +162,7 @@ def check_tensor_parallel(job: Job) -> None:
     if broken:
         legal = [degree for degree in range(1, model.heads + 1) if all(rule.holds(degree) for rule in rules)]
         fails = f"can neither {' nor '.join(broken)}" if len(broken) > 1 else f"cannot {broken[0]}"
-        raise UserError(f"tp={tp} {fails}; tp can be {', '.join(map(str, legal))}.")
+        raise UserError(f"tp={tp} {fails}; tp can be {choices(legal, tp)}.")
     if job.tp_overlap not in TP_OVERLAP:
         raise unknown("tp_overlap", job.tp_overlap, TP_OVERLAP)
     if job.parts > 1 and tp > 1 and job.tp_overlap != "none":
@@ -175,7 +175,7 @@ def check_tensor_parallel(job: Job) -> None:
             "parallelism."
         )
     if model.sequence % job.parts:
-        near = ", ".join(map(str, divisors(model.sequence)))
+        near = choices(divisors(model.sequence), job.parts)
         raise UserError(
             f"a sequence of {model.sequence} cannot be cut into {job.parts} parts; it can be cut into {near}."
         )
@@ -192,7 +192,7 @@ def check_context_parallel(job: Job) -> None:
         near = [degree for degree in divisors(sequence) if rule.holds(degree)]
         raise UserError(
             f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} pieces; cp can be "
-            f"{', '.join(map(str, near))}."
+            f"{choices(near, cp)}."
         )
     if job.sequence_parallel != "none" and sequence // cp % tp:
         raise UserError(
@@ -227,7 +227,7 @@ def check_experts(job: Job) -> None:
     for rule in expert_rules(model.experts):
         if not rule.holds(mesh.ep):
             near = [degree for degree in range(1, model.experts + 1) if rule.holds(degree)]
-            raise UserError(f"ep={mesh.ep} cannot {rule.what}; ep can be {', '.join(map(str, near))}.")
+            raise UserError(f"ep={mesh.ep} cannot {rule.what}; ep can be {choices(near, mesh.ep)}.")
     for rule in routed_rules(model.expert_ffn, model.sequence // mesh.cp):
         if not rule.holds(mesh.tp):
             raise UserError(f"tp={mesh.tp} cannot {rule.what}; choose one that divides it.")

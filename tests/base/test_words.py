@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from ndparallel.base.errors import UserError, chosen, told, unknown
-from ndparallel.base.words import count, duration, folded, listed, paragraph, three_digits
+from ndparallel.base.words import choices, count, duration, folded, listed, paragraph, three_digits
 
 
 def test_one_is_singular():
@@ -15,6 +15,13 @@ def test_one_is_singular():
 def test_lists_end_in_and():
     assert [listed(["a", "b", "c"][:size]) for size in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
     assert listed(["a", "b, c", "d"]) == "a; b, c; and d"
+
+
+def test_of_many_numbers_to_choose_from_only_the_nearest_are_named():
+    assert choices([1, 2, 3, 6], 4) == "1, 2, 3, 6"
+    divisors = [number for number in range(1, 2521) if 2520 % number == 0]
+    assert choices(divisors, 11) == "10 or 12, for example"
+    assert choices(divisors, 9999) == "2520, for example"
 
 
 @pytest.mark.parametrize(
