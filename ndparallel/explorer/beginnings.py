@@ -78,7 +78,7 @@ BEGINNINGS = {
         "algorithm by the size of the array.",
         "docs/book/1d.md",
         (
-            Try("a kilobyte: latency decides", {"bytes": "1e3", "ranks": 8}),
+            Try("a kilobyte: latency decides", {"bytes": "1kB", "ranks": 8}),
             Try("two nodes, ring by ring", {"algorithm": "hierarchical", "ranks": 8, "gpus_per_node": 4}),
             Try("all to all, as experts do", {"collective": "all_to_all", "algorithm": "direct"}),
         ),

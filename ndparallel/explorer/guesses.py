@@ -21,7 +21,7 @@ SHOWN = {  # where the page has the same run
     "tp-only": "cut?tp=8&pp=1",
     "tp-outermost": "cut?order=pp-dp-ep-cp-tp",
     "cube-memory": "cut",
-    "ring-small": "ring?ranks=8&bytes=1e3",
+    "ring-small": "ring?ranks=8&bytes=1kB",
     "llama-mfu": "cluster",
     "llama-network": "cluster?what_if=bandwidth_across*2",
     "llama-tp16": "cluster?tp=16&pp=2",

@@ -29,11 +29,11 @@ NAMES = tuple(dict.fromkeys(name for each in COLLECTIVES for name in ALGORITHMS[
 USUAL = "as it is"
 LATENCIES = (USUAL, "0s", "1us", "5us", "20us", "100us")
 BANDWIDTHS = (USUAL, "1GB/s", "10GB/s", "50GB/s", "200GB/s", "900GB/s")
-SIZES = ("1e3", "1e4", "1e5", "1e6", "1e7", "1e8", "1e9")
+SIZES = ("1kB", "10kB", "100kB", "1MB", "10MB", "100MB", "1GB")
 KNOBS = (
     Knob("collective", "", COLLECTIVES, "all_reduce", "what is done together", WHAT),
     Knob("algorithm", "--algorithm", NAMES, "ring", "how", WHAT),
-    Knob("bytes", "--bytes", SIZES, "1e8", "bytes of the whole array; 1e6 are a megabyte", WHAT),
+    Knob("bytes", "--bytes", SIZES, "100MB", "the whole array", WHAT),
     Knob("ranks", "--ranks", (2, 3, 4, 5, 6, 7, 8), 4, "GPUs", WHERE),
     Knob("gpus_per_node", "--gpus-per-node", (1, 2, 4, 8), 8, "GPUs in a node", WHERE),
     Knob(
@@ -59,7 +59,8 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     head = {"command": words(setup), **looked_at(KNOBS, setup, refusal)}
     if "reason" in head:
         return head
-    group, hardware, nbytes = group_of(setup), hardware_of(setup), int(float(setup["bytes"]))
+    group, hardware = group_of(setup), hardware_of(setup)
+    nbytes = int(parse_quantity(setup["bytes"], "bytes"))
     show = hops.watch(setup["collective"], setup["algorithm"], group, hardware, nbytes)
     return head | {
         "idea": f"{hops.idea(show)} {hops.legend(show).replace(BRACKETS, OUTLINE)}",

@@ -11,7 +11,7 @@ from ndparallel.explorer import rings
 SETUPS = [
     {},
     {"collective": "all_reduce", "algorithm": "hierarchical", "ranks": 8, "gpus_per_node": 4},
-    {"collective": "broadcast", "algorithm": "chain", "hardware": "classroom", "bytes": "1e4"},
+    {"collective": "broadcast", "algorithm": "chain", "hardware": "classroom", "bytes": "10kB"},
     {"collective": "all_to_all", "algorithm": "direct", "ranks": 3},
 ]
 
@@ -31,6 +31,11 @@ def test_the_pages_seconds_are_those_of_its_command(capsys, setup):
     assert {key: mine[key] for key in ("seconds", "bytes_sent_per_rank", "messages_per_rank")} == {
         key: theirs[key] for key in ("seconds", "bytes_sent_per_rank", "messages_per_rank")
     }
+
+
+def test_sizes_are_written_as_people_write_them_and_are_what_they_say():
+    nbytes = {size: rings.answer({"bytes": size})["bytes"] for size in ("1kB", "100MB", "1GB")}
+    assert nbytes == {"1kB": 1_000, "100MB": 100_000_000, "1GB": 1_000_000_000}
 
 
 def test_every_gpu_that_can_be_chosen_exists():
