@@ -4,6 +4,12 @@ Idea   The times given are those of all of a rank's layers; of V chunks each tak
        long for a chunk.
 Limit  All ranks have the same work, and all messages the same delay.
 
+Glossary
+    bubble       idle share of all ranks' time, until the last one ends
+    over ideal   what waiting adds to the time of a pipeline that never waits
+    of the span  idle share between the first and last action of a rank, the one whose span is longest
+    held, live   activations kept until B or W; until B or I. The most at any time, rank by rank
+
   ndparallel schedule 1f1b
   ndparallel schedule gpipe 1f1b zb-v --stages 8 --microbatches 16
 """
@@ -177,9 +183,10 @@ def heading(timing: Timing) -> Text:
 
 def numbers(timing: Timing, args: argparse.Namespace) -> str:
     over = "" if fits(timing, args) else f", over the limit of {args.memory_limit:g}"
+    bubble, of_span = f"{timing.bubble_ratio:.1%}", f"{timing.span_bubble_ratio:.1%}"
+    span = "" if of_span == bubble else f", {of_span} of the span"
     return (
-        f"makespan {timing.makespan:g}, bubble {timing.bubble_ratio:.1%} "
-        f"({timing.bubble_over_ideal:.1%} over ideal, {timing.span_bubble_ratio:.1%} of the span), "
+        f"makespan {timing.makespan:g}, bubble {bubble} ({timing.bubble_over_ideal:.1%} over ideal{span}), "
         f"peak held {peaks(timing.peak_held)}, live {peaks(timing.peak_live)}{over}"
     )
 

@@ -121,8 +121,12 @@ def test_searched_keeps_to_the_memory_limit(capsys):
 
 def test_the_numbers_stand_in_one_line(capsys):
     last = command(capsys, "1f1b", "--stages", 4, "--microbatches", 8).splitlines()[-1]
-    bubble = "bubble 27.3% (37.5% over ideal, 27.3% of the span)"
-    assert last == f"makespan 33, {bubble}, peak held 4 3 2 1, live 4 3 2 1"
+    assert last == "makespan 33, bubble 27.3% (37.5% over ideal), peak held 4 3 2 1, live 4 3 2 1"
+
+
+def test_the_bubble_of_the_span_is_told_where_it_is_another(capsys):
+    last = command(capsys, "zb-h2", "--stages", 4, "--microbatches", 8).splitlines()[-1]
+    assert "bubble 11.1% (12.5% over ideal, 0.0% of the span), " in last
 
 
 def test_a_schedule_over_the_limit_is_marked(capsys):
