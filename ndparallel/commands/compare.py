@@ -26,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def cases() -> list[str]:
+    """Name the scenarios, and how many there are, for whoever waits for them."""
+    return [f"{each.name} ({number} of {len(SCENARIOS)})" for number, each in enumerate(SCENARIOS, start=1)]
+
+
 def run(arguments: argparse.Namespace) -> int:
     if arguments.what_if:
         refuse_outputs(arguments, "--what-if")
@@ -34,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     lessons = [load(name).named_for(arguments.gpus) if arguments.gpus else load(name) for name in LESSONS]
     if arguments.what_if:
         runs = [
-            (scenario, one_run(arguments, lessons, scenario.job, scenario.hardware(hardware)))
-            for scenario in SCENARIOS
+            (each, one_run(arguments, lessons, each.job, each.hardware(hardware), case))
+            for each, case in zip(SCENARIOS, cases())
         ]
         show_sweep(what_if(runs), arguments.json)
         return int(not all(run.report.equal() for _, run in runs))

@@ -13,7 +13,7 @@ from ndparallel.lessons.options import engine_from, job_from
 from ndparallel.lessons.runner import Entry, RefusedEntry, Runner, baseline
 from ndparallel.lessons.table import choose, enter_or_refuse, names_as_written, refuse_all, run_entries
 from ndparallel.results.measure import Measurement
-from ndparallel.results.progress import progress
+from ndparallel.results.progress import Announce, progress
 from ndparallel.results.report import Report
 from ndparallel.results.run import Run
 from ndparallel.training.job import Job
@@ -27,9 +27,14 @@ NEGLIGIBLE = 0.01  # a loss below this share of the step bounds nobody
 
 
 def one_run(
-    arguments: argparse.Namespace, lessons: Sequence[Lesson], change: Callable[[Job], Job], hardware: Hardware
+    arguments: argparse.Namespace,
+    lessons: Sequence[Lesson],
+    change: Callable[[Job], Job],
+    hardware: Hardware,
+    case: str = "",
 ) -> Run:
-    """Run all that is asked for, with changed jobs, beside the single GPU."""
+    """Run all that is asked for, with changed jobs, beside the single GPU; what is being run is told with
+    the `case` that it is run for."""
     job = change(job_from(arguments))
     jobs = {
         lesson.name: change(job_from(arguments, lesson.defaults, arguments.gpus or lesson.gpus))
@@ -41,7 +46,8 @@ def one_run(
     if not arguments.strategy:
         entries = [baseline(job), *entries]
     with progress() as announce:
-        runner = Runner(hardware, engine_from(arguments), announce, True, arguments.contention)
+        named: Announce = (lambda words: announce(f"{words}, {case}")) if case else announce
+        runner = Runner(hardware, engine_from(arguments), named, True, arguments.contention)
         run = run_entries("compare", entries, job, runner)
     notes = [*sizes_only_notes(job, run)]
     notes += [note for lesson in lessons for note in fewer_microbatches(lesson, jobs[lesson.name], arguments)]
