@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,13 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.ports import Piece
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, slowest
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
+from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.streams import MemoryLedger, MemoryLedgers, StreamClock
 from ndparallel.planner.step.tail import gradients_tail, reduce_in_slack, step_tail
 
@@ -128,6 +131,23 @@ def test_time_never_runs_backwards_behind_a_pipelines_last_actions(schedule, chu
     )
     time_step(job, Plan(tp=4, pp=4, dp=16, micro_batch=2, zero=1, schedule=schedule, chunks=chunks))
     assert passed and min(passed) >= 0
+
+
+def test_a_pair_of_microbatches_takes_no_less_than_what_fsdp_gathers_and_reduces_meanwhile():
+    """Launches bound both passes, and what a pair saves of them hides nothing any more."""
+    gpu = find_hardware("h100")
+    slow = replace(gpu, across=replace(gpu.across, bandwidth_bytes_per_second=1e9))
+    sizes: dict[str, Any] = {"layers": 16, "hidden": 1024, "heads": 8, "head_dim": 128, "ffn": 4096}
+    shape = replace(find_model("mixtral-8x7b"), experts=Experts(16, 2, 512), **sizes)
+    job = TrainingJob(shape, slow, find_stack("megatron-core"), 256, 512)
+    work = framework_workload(job, Plan(pp=4, dp=32, ep=8, schedule="dualpipev", chunks=2, zero=3))
+    layer, layers = work.bucket("experts"), len(work.kinds[2])
+    gather, reduce = (
+        sum(work.pricing.whole(each) for each in sent if each.group == "experts_dp")
+        for sent in (layer.gather, layer.reduce)
+    )
+    pair = PipelineTimer(work).silent.fused_seconds(2, 5)
+    assert pair and pair >= layers * (2 * gather + reduce) * (1 - 1e-12)
 
 
 def test_fsdp_without_prefetch_waits_for_every_collective_and_with_it_for_the_first_and_the_last():

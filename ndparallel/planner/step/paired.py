@@ -7,8 +7,8 @@ Idea   A layer's rows on their way to experts wait for nothing that the other mi
        slows that by.
 Cost   A few microseconds for every pipeline rank.
 Limit  Only all-to-alls hide: tp, cp and dp are as without pairs. One CPU launches the kernels of both. What
-       FSDP gathers behind waits for launches stays hidden where a pair saves these waits: where launches
-       bound the passes, DualPipeV's step with ZeRO-3 is too short.
+       shows of FSDP's collectives is that of two passes apart, or what the pair's own time cannot hide of
+       all together: where launches bound the passes, a few hundredths of DualPipeV's step are left out.
 
 Glossary
     pair    stage of the forward, stage of the backward; both are of one pipeline rank
@@ -32,13 +32,17 @@ def pairs_of_rank(stages: Sequence[int]) -> list[Pair]:
     return [(first, second), (second, first)]
 
 
-def beside(forward: TimeBreakdown, backward: TimeBreakdown, slowdown: float) -> TimeBreakdown:
-    """Both passes of a pair at once; nothing hides behind what the GPU waits for launches."""
+def beside(
+    forward: TimeBreakdown, backward: TimeBreakdown, slowdown: float, line: float = 0.0
+) -> TimeBreakdown:
+    """Both passes of a pair at once; nothing hides behind what the GPU waits for launches. What they save
+    hides no longer what travels on the `line` of FSDP, which is so many seconds."""
     both = total((forward, backward))
     shown = sum(shown_beside(*passes, slowdown) for passes in ((forward, backward), (backward, forward)))
     busy = both.total - both.get("ep", 0.0) - both.get("launch", 0.0)
     launch = larger(0.0, both.launch_seconds - busy - shown)
-    return both.launched(TimeBreakdown(both | {"ep": shown, "launch": launch}))
+    left = both.get("dp", 0.0) + larger(0.0, line - busy - shown - launch)
+    return both.launched(TimeBreakdown(both | {"ep": shown, "launch": launch, "dp": left}))
 
 
 def shown_beside(passing: TimeBreakdown, other: TimeBreakdown, slowdown: float) -> Any:
@@ -73,10 +77,12 @@ def share_in_pairs(microbatches: Any, pp: Any, chunks: Any) -> Any:
     return several * larger(0.0, 1 - filling / (microbatches * chunks))
 
 
-def saved(forward: TimeBreakdown, backward: TimeBreakdown, slowdown: float) -> TimeBreakdown:
+def saved(
+    forward: TimeBreakdown, backward: TimeBreakdown, slowdown: float, line: float = 0.0
+) -> TimeBreakdown:
     """Return what a pair takes less than its two passes, each for itself."""
-    alone, together = total((forward, backward)), beside(forward, backward, slowdown)
-    return TimeBreakdown({kind: alone.get(kind, 0.0) - together[kind] for kind in ("ep", "launch")})
+    alone, together = total((forward, backward)), beside(forward, backward, slowdown, line)
+    return TimeBreakdown({kind: alone.get(kind, 0.0) - together[kind] for kind in ("ep", "launch", "dp")})
 
 
 def pairs_run(few: Schedule, more: Schedule, rounds: float, rank: int) -> Counter[Pair]:

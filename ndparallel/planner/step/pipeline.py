@@ -29,6 +29,7 @@ from ndparallel.pipeline.search import check_size, search
 from ndparallel.pipeline.work import Reduction, Work
 from ndparallel.planner.job import Plan
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
+from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.step.overlap import begin, begin_reduce, finish_reduces
 from ndparallel.planner.step.paired import Pair, beside, pairs_of_rank, pairs_run, saved
 from ndparallel.planner.step.schedule_timer import ScheduleTimer, replay_for
@@ -70,20 +71,18 @@ class PipelineTimer(ScheduleTimer):
             return []
         return [pair for stages in self.stages for pair in pairs_of_rank(stages)]
 
-    def passes_of(self, pair: Pair) -> tuple[TimeBreakdown, TimeBreakdown]:
-        """The forward of one stage, and the whole backward of the other."""
+    def passes_of(self, pair: Pair) -> tuple[TimeBreakdown, TimeBreakdown, float, float]:
+        """The forward of one stage, and the whole backward of the other; what communication slows compute
+        by, and the seconds of what FSDP gathers and reduces in both."""
         forward, inputs, weights = self.work.columns
-        return forward[pair[0]], inputs[pair[1]] + weights[pair[1]]
-
-    @property
-    def slowdown(self) -> float:
-        return self.work.machine.slowdown
+        slowdown, line = self.work.machine.slowdown, sharded_line(self.work, *pair)
+        return forward[pair[0]], inputs[pair[1]] + weights[pair[1]], slowdown, line
 
     @cached_property
     def silent(self) -> Work:
         """Seconds of all actions, with messages that take no time."""
         forward, inputs, weights = map(seconds_of_column, self.work.columns)
-        paired = {pair: float(beside(*self.passes_of(pair), self.slowdown).total) for pair in self.pairs}
+        paired = {pair: float(beside(*self.passes_of(pair)).total) for pair in self.pairs}
         return Work(forward, inputs, weights, self.whole_backward, fused=paired)
 
     @property
@@ -171,7 +170,7 @@ class PipelineTimer(ScheduleTimer):
             return alone
         few, more, rounds = self.rounds
         hidden = [
-            saved(*self.passes_of(pair), self.slowdown).times(-times)
+            saved(*self.passes_of(pair)).times(-times)
             for pair, times in pairs_run(few.schedule, more.schedule, rounds, self.last).items()
         ]
         return total((alone, *hidden))
@@ -267,6 +266,20 @@ def overlaps_messages(work: Workload) -> bool:
 def is_plain(plan: Plan) -> bool:
     """Whether it is 1F1B with one stage on each rank."""
     return plan.schedule == default_schedule(1) and plan.chunks == 1
+
+
+def sharded_line(work: Workload, ahead: int, back: int) -> float:
+    """Seconds of what FSDP gathers in a forward pass of one stage, and gathers and reduces in a backward pass
+    of another, where weights do not stay whole: of the line that carries most."""
+    if work.plan.zero != 3 or keeps_weights(work.job, work.plan):
+        return 0.0
+    streams = StreamClock(work.machine)
+    for bucket in work.buckets(ahead):
+        begin(streams, bucket.gather)
+    for bucket in work.buckets(back):
+        begin(streams, [*bucket.gather, *bucket.reduce])
+    streams.wait_for_all()
+    return longest(streams.now)
 
 
 def stage_reduction(work: Workload, stage: int) -> tuple[float, Reduction]:
