@@ -15,6 +15,7 @@ from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.search.candidates import candidates
 from ndparallel.search.search import search
+from ndparallel.search.space import SearchSpace
 from ndparallel.validation.cases import express, read_cases
 
 JOBS = {  # job, GPUs
@@ -51,7 +52,7 @@ def main() -> None:
 
 def measure(name: str, job: TrainingJob, gpus: int) -> None:
     start = time.process_time()
-    legal = candidates(job, gpus, {}, job.hardware.memory_bytes).legal
+    legal = candidates(SearchSpace(job, gpus, {}, job.hardware.memory_bytes)).legal
     pricing = time.process_time() - start
     start, began = time.process_time(), time.perf_counter()
     found = search(job, gpus)

@@ -28,7 +28,7 @@ def search_or_remedies(arguments: argparse.Namespace, given: Mapping[str, Any], 
     except NoPlanFits as none:
         with progress() as announce:
             announce("what would make a plan fit")
-            found = remedies_of_search(*none.searched, **none.limits)
+            found = remedies_of_search(none.space)
         print(none.reason if found else none, file=sys.stderr)
         if arguments.json:
             print_json({"fits": False, "remedies": [each.as_dict() for each in found]})

@@ -95,7 +95,7 @@ def show(
 def written_by(found: Found) -> str:
     """The framework that the recommended plan's launch script can be written for; "" where there is none."""
     by = launched_by(found.job, found.recommended.plan)
-    return next((name for name in written() if name in by and name in (found.frameworks or by)), "")
+    return next((name for name in written() if name in by and name in (found.space.frameworks or by)), "")
 
 
 def show_why(why: WhyNot) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.launch_flags.frameworks import Framework, one_has, with_own_jobs
+from ndparallel.launch_flags.frameworks import Framework, one_has, values_of, with_own_jobs
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
@@ -29,7 +29,7 @@ from ndparallel.planner.stack import Stack
 from ndparallel.search.bounds.columns import DEGREES, PlanTable, bytes_of, joined, seconds_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
-from ndparallel.search.space import Fixed, at, families, layouts, runs, schedules
+from ndparallel.search.space import Fixed, SearchSpace, at, families, layouts, runs, schedules
 
 ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a row says of a plan
 Fitting = dict[str, tuple[np.ndarray, np.ndarray]]  # by schedule, rows of the plans that fit, their bytes
@@ -86,24 +86,16 @@ class Part:
     rejected: Counter[str] = field(default_factory=Counter)
 
 
-def candidates(
-    job: TrainingJob,
-    gpus: int,
-    fixed: Fixed,
-    memory_bytes: float,
-    executor: Executor | None = None,
-    frameworks: Sequence[str] = (),
-    priced_bytes: float = 0.0,
-) -> Candidates:
-    """Enumerate, prune and price: plans that one of these frameworks can launch, or all. An executor prices
-    pipelines of different lengths beside one another. Plans up to `priced_bytes` are priced though they do
-    not fit, and count as rejected."""
+def candidates(space: SearchSpace, executor: Executor | None = None, priced_bytes: float = 0.0) -> Candidates:
+    """Enumerate, prune and price. An executor prices pipelines of different lengths beside one another. Plans
+    up to `priced_bytes` are priced though they do not fit, and count as rejected."""
     rejected: Counter[str] = Counter()
-    table = layouts(job, gpus, fixed, rejected)
-    every = list(families(table, job, fixed))
+    space = replace(space, fixed=values_of(space.frameworks) | dict(space.fixed))
+    table = layouts(space.job, space.gpus, space.fixed, rejected)
+    every = list(families(table, space.job, space.fixed))
     found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
     lengths = np.unique(np.concatenate([family.pp for family in every])).tolist() if every else []
-    work: Callable = partial(priced, job, every, fixed, (memory_bytes, priced_bytes), frameworks)
+    work: Callable = partial(priced, space, every, priced_bytes)
     # columns are computed once for a share
     shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)
     for part in executor.map(work, shares) if executor else map(work, shares):
@@ -129,20 +121,12 @@ def add(found: Candidates, part: Part) -> None:
     )
 
 
-def priced(
-    job: TrainingJob,
-    every: list[Plan],
-    fixed: Fixed,
-    limits: tuple[float, float],
-    frameworks: Sequence[str],
-    lengths: list[int],
-) -> Part:
+def priced(space: SearchSpace, every: list[Plan], priced_bytes: float, lengths: list[int]) -> Part:
     """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced. Other
     modules run again only where a plan lacks memory that runs nothing again: it is never slower; and some of
     them only where all of them make it fit."""
     own, *others = rows_by_modules(every, lengths)
-    launchers, bases = with_own_jobs(frameworks, job), bases_of(every)
-    selection = PlanSelection(job, every, fixed, *limits, launchers, bases, bool(others))
+    selection = PlanSelection(space, every, priced_bytes, bool(others))
     worth = selection.price(own)
     if others:
         largest, *smaller = others
@@ -198,15 +182,24 @@ class RowTable:
 class PlanSelection:
     """Prunes and prices rows of these families, and adds what fits to a part."""
 
-    job: TrainingJob
+    space: SearchSpace
     every: list[Plan]
-    fixed: Fixed
-    memory_bytes: float
     priced_bytes: float  # plans that hold more than fits are priced up to these
-    launchers: Sequence[tuple[Framework, TrainingJob]]
-    bases: np.ndarray  # of all rows
     others: bool  # whether other modules than the software's own are searched
     part: Part = field(default_factory=Part)
+
+    @property
+    def job(self) -> TrainingJob:
+        return self.space.job
+
+    @cached_property
+    def launchers(self) -> list[tuple[Framework, TrainingJob]]:
+        return with_own_jobs(self.space.frameworks, self.job)
+
+    @cached_property
+    def bases(self) -> np.ndarray:
+        """The base of every row."""
+        return bases_of(self.every)
 
     def price(self, rows: np.ndarray, wanted: Wanted | None = None) -> Wanted:
         """Price rows that share the modules that run again: all, or by group those of the wanted bases.
@@ -220,7 +213,7 @@ class PlanSelection:
         for pp in np.unique(plans.pp).tolist():
             long = np.flatnonzero(plans.pp == pp)
             these = RowTable(rows[long], taken(plans, long), take(held, long))
-            for (chunks, kind), names in by_depth(self.job, pp, self.fixed).items():
+            for (chunks, kind), names in by_depth(self.job, pp, self.space.fixed).items():
                 depth = depth_of(self.job.shape, pp, chunks, kind)
                 fitting.append((depth, self.prune(these, depth, names, wanted, worth)))
         self.price_fitting(rows, held, fitting)
@@ -230,7 +223,7 @@ class PlanSelection:
         self, rows: RowTable, depth: StagePartition, names: list[str], wanted: Wanted | None, worth: Wanted
     ) -> Fitting:
         """Plans that fit, of every schedule that cuts the model alike; and which other modules are worth."""
-        fits, most, bases = {}, self.memory_bytes, self.bases[rows.numbers]
+        fits, most, bases = {}, self.space.memory_bytes, self.bases[rows.numbers]
         every = peak_bytes(rows.held, depth, self.job.stack, [RECIPES[name] for name in names])
         for name, memory in zip(names, every):
             group = name, depth.chunks, depth.pp
@@ -261,8 +254,8 @@ class PlanSelection:
         least = np.full(int(bases.max()) + 1, np.inf)  # bytes with full recomputation, by base
         whole = np.inf if self.job.activations_away else rows.held["kept"][nothing]
         least[bases[full]] = memory[full]
-        may_fit = least[bases[nothing]] - whole <= self.memory_bytes
-        return nothing[(memory[nothing] > self.memory_bytes) & may_fit]
+        may_fit = least[bases[nothing]] - whole <= self.space.memory_bytes
+        return nothing[(memory[nothing] > self.space.memory_bytes) & may_fit]
 
     def price_fitting(
         self, rows: np.ndarray, held: PlanTable, fitting: list[tuple[StagePartition, Fitting]]

@@ -16,7 +16,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
-from ndparallel.launch_flags.frameworks import launched_by
+from ndparallel.launch_flags.frameworks import launched_by, whose
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.adapters import NF4_BITS, Adapters
@@ -25,8 +25,8 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.plan_name import name_of, plan_option
 from ndparallel.planner.prediction import Prediction, peak_memory
-from ndparallel.search.search import search
-from ndparallel.search.space import Fixed
+from ndparallel.search.search import search_space
+from ndparallel.search.space import SearchSpace
 from ndparallel.search.timing_queue import EFFORT
 
 REMEDY_KINDS = ("time alone", "precision", "what is trained", "GPUs")
@@ -102,10 +102,8 @@ def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
     changes = [*changes_of(plan), *(each for name in WIDER for each in wider(job, plan, name)), *JOBS]
     found = [remedy for kind, change in changes for remedy in remedied(job, plan, kind, change)]
     quickest = {degree_changed(plan, one.found.plan) or one.option: one for one in reversed(in_order(found))}
-    larger = [
-        replace(one, option=f"{one.option} {plan_option(one.found.plan)}")
-        for one in more_gpus(job, int(plan.gpus), None, max_memory=job.hardware.memory_bytes)
-    ]
+    space = SearchSpace(job, int(plan.gpus), {}, job.hardware.memory_bytes, whose(job))
+    larger = [replace(one, option=f"{one.option} {plan_option(one.found.plan)}") for one in more_gpus(space)]
     return in_order([*quickest.values(), *larger])
 
 
@@ -172,29 +170,27 @@ def degree_changed(before: Plan, after: Plan) -> str:
 # ------------------------------------------------------------------------------------------------ of a search
 
 
-def remedies_of_search(
-    job: TrainingJob, gpus: int, fixed: Fixed | None = None, **limits: Any
-) -> list[Remedy]:
-    """What makes some plan of a job fit, and the fewest GPUs on which one does; each with its fastest plan,
-    found within the search's own limits (frameworks, max_memory)."""
+def remedies_of_search(space: SearchSpace) -> list[Remedy]:
+    """What makes some plan of a space's job fit, and the fewest GPUs on which one does; each with its fastest
+    plan."""
     found = []
     for kind, change in JOBS:
-        changed, _ = change.apply(job, Plan())
-        if changed != job and (best := best_of(changed, gpus, fixed, **limits)):
+        changed, _ = change.apply(space.job, Plan())
+        if changed != space.job and (best := best_of(replace(space, job=changed))):
             found.append(Remedy(kind, change.words, change.option, best))
-    return in_order([*found, *more_gpus(job, gpus, fixed, **limits)])
+    return in_order([*found, *more_gpus(space)])
 
 
-def best_of(job: TrainingJob, gpus: int, fixed: Fixed | None, **limits: Any) -> Prediction | None:
+def best_of(space: SearchSpace) -> Prediction | None:
     try:
-        return search(job, gpus, fixed, **limits, top=1, effort=EFFORT // 10).best
+        return search_space(space, top=1, effort=EFFORT // 10).best
     except UserError:
         return None
 
 
-def more_gpus(job: TrainingJob, gpus: int, fixed: Fixed | None, **limits: Any) -> list[Remedy]:
+def more_gpus(space: SearchSpace) -> list[Remedy]:
     """The fewest of some multiples of the GPUs on which a plan fits; none where that is out of reach."""
-    for number in (gpus * times for times in TIMES):
-        if number <= MOST_GPUS_TRIED and (best := best_of(job, number, fixed, **limits)):
+    for number in (space.gpus * times for times in TIMES):
+        if number <= MOST_GPUS_TRIED and (best := best_of(replace(space, gpus=number))):
             return [Remedy(GPUS, f"{number} GPUs", f"--gpus {number}", best)]
     return []

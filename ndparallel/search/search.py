@@ -13,9 +13,8 @@ Glossary
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
@@ -26,38 +25,42 @@ from ndparallel.planner.legality import below_one, word_violations
 from ndparallel.planner.prediction import Prediction, legal_and_fits, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
 from ndparallel.search.kinds import SAME, best_of_kinds, equals_of, simplest, time_kinds
-from ndparallel.search.space import Fixed, checked, choices, nothing_left
+from ndparallel.search.space import Fixed, SearchSpace, checked, choices, nothing_left
 from ndparallel.search.timing_queue import EFFORT, Timed, gap, time_best, time_tight
 
 MOST_GPUS, MOST = 2**20, 2**30
 
 
 class NoPlanFits(UserError):
-    """Plans are legal, and none fits: for `remedies.py`, what was searched, as `search` takes it."""
+    """Plans of this space are legal, and none fits."""
 
-    def __init__(self, reason: str, job: TrainingJob, gpus: int, fixed: Fixed, **limits: Any) -> None:
+    def __init__(self, reason: str, space: SearchSpace) -> None:
         super().__init__(f"{reason} Take more GPUs.")
-        self.reason, self.searched, self.limits = reason, (job, gpus, fixed), limits
+        self.reason, self.space = reason, space
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best plans of a job on so many GPUs, best first; how many were legal, fit and were timed; why
-    others were rejected."""
+    """The best plans of a space, best first; how many were legal, fit and were timed; why others were
+    rejected."""
 
-    job: TrainingJob
-    gpus: int
+    space: SearchSpace
     ranked: list[Timed]
     rejected: Counter[str]
     legal: int
     fit: int
     timed: int
     gap: float
-    answers: list[Prediction] = field(default_factory=list)
-    # of which one can launch the plans; none: nobody need
-    frameworks: list[str] = field(default_factory=list)
-    memory_bytes: float = 0.0  # that a plan may hold
-    tight: Timed | None = None  # a faster plan that fits the memory, and leaves less of it free
+    answers: list[Prediction]
+    tight: Timed | None  # a faster plan that fits the memory, and leaves less of it free
+
+    @property
+    def job(self) -> TrainingJob:
+        return self.space.job
+
+    @property
+    def gpus(self) -> int:
+        return self.space.gpus
 
     @property
     def best(self) -> Prediction:
@@ -111,13 +114,33 @@ def search(
     headroom free. The answer is the same with and without an executor. Raise
     UserError where no plan is legal, or none fits.
     """
-    check_job(job, gpus)
-    asked = checked(fixed or {})
-    frameworks = launchers(job, asked) if frameworks is None else frameworks
-    memory_bytes = job.usable_bytes(headroom) if max_memory is None else max_memory
-    most = job.hardware.memory_bytes if tight and max_memory is None else memory_bytes
-    found, others = fitting_candidates(job, gpus, asked, (memory_bytes, most), executor, frameworks)
-    given = [plan for plan in also if legal_and_fits(job, plan, memory_bytes)]
+    fixed = fixed or {}
+    space = SearchSpace(
+        job,
+        gpus,
+        fixed,
+        job.usable_bytes(headroom) if max_memory is None else max_memory,
+        launchers(job, fixed) if frameworks is None else [*frameworks],
+    )
+    tight = tight and max_memory is None
+    return search_space(space, top, effort, also, executor, kinds, tight)
+
+
+def search_space(
+    space: SearchSpace,
+    top: int = 10,
+    effort: int = EFFORT,
+    also: Sequence[Plan] = (),
+    executor: Executor | None = None,
+    kinds: bool = False,
+    tight: bool = False,
+) -> Found:
+    """Find the best plans of this space, as `search` does."""
+    job = space.job
+    check_job(job, space.gpus)
+    checked(space.fixed)
+    found, others = fitting_candidates(space, executor, job.hardware.memory_bytes if tight else 0.0)
+    given = [plan for plan in also if legal_and_fits(job, plan, space.memory_bytes)]
     timed, queue = time_best(job, found, top, effort, given, executor)
     unsure = gap(found, queue, timed)
     timed = time_kinds(job, found, queue, timed, executor) if kinds else timed
@@ -125,27 +148,19 @@ def search(
     faster = time_tight(job, others, queue, ranked[0].seconds, executor)
     answers = [predicted(job, one) for one in ranked[:top]]
     counts = (found.rejected, found.legal, len(found.seconds), len(timed), unsure)
-    return Found(job, gpus, ranked, *counts, answers, [*frameworks], memory_bytes, faster)
+    return Found(space, ranked, *counts, answers, faster)
 
 
 def fitting_candidates(
-    job: TrainingJob,
-    gpus: int,
-    asked: Fixed,
-    memory: tuple[float, float],
-    executor: Executor | None,
-    frameworks: Sequence[str],
+    space: SearchSpace, executor: Executor | None, priced_bytes: float
 ) -> tuple[Candidates, Candidates]:
-    """The legal plans up to the first of these bytes, priced, and those up to the second. Raises UserError
-    where there are none of the first."""
-    (memory_bytes, most), theirs = memory, values_of(frameworks) | dict(asked)
-    every = candidates(job, gpus, theirs, memory_bytes, executor, frameworks, most)
-    found, others = every.split(memory_bytes)
+    """The legal plans that fit, priced, and those that do not and hold at most `priced_bytes`. Raises
+    UserError where none fits."""
+    found, others = candidates(space, executor, priced_bytes).split(space.memory_bytes)
     if not found.legal:
-        raise nothing_left(job, gpus, asked, found.rejected, frameworks)
+        raise nothing_left(space, found.rejected)
     if not len(found.seconds):
-        limits = {"frameworks": frameworks, "max_memory": memory_bytes}
-        raise NoPlanFits(none_fits(job, gpus, found), job, gpus, asked, **limits)
+        raise NoPlanFits(none_fits(space, found), space)
     return found, others
 
 
@@ -185,12 +200,13 @@ def check_job(job: TrainingJob, gpus: int) -> None:
 LACKING = "does not fit: lacks "  # how reasons of too much memory begin
 
 
-def none_fits(job: TrainingJob, gpus: int, found: Candidates) -> str:
+def none_fits(space: SearchSpace, found: Candidates) -> str:
+    job = space.job
     lacks = [
         (plans, reason.removeprefix(LACKING))
         for reason, plans in found.rejected.items()
         if reason.startswith(LACKING)
     ]
     words = "; ".join(f"{plans:,} lack{'s' * (plans == 1)} {much}" for plans, much in lacks)
-    where = f"{count(gpus, 'GPU')} ({job.hardware.name})"
+    where = f"{count(space.gpus, 'GPU')} ({job.hardware.name})"
     return f"none of {found.legal:,} legal plans of {job.shape.name} fits on {where}: {words}."

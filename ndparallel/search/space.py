@@ -19,7 +19,7 @@ Glossary
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -48,6 +48,17 @@ WORDS = {
 FIXABLE = (*DEGREES, "chunks", "shards", *WORDS, "recompute_modules")
 CHEAP = ("layernorm", "moe_act", "mla_up_proj")  # modules, in their own order
 Fixed = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The plans among which a search chooses: of a job on so many GPUs, with the fields that are fixed."""
+
+    job: TrainingJob
+    gpus: int
+    fixed: Fixed
+    memory_bytes: float  # that a plan may hold on a GPU
+    frameworks: Sequence[str] = ()  # of which one can launch the plans; none: nobody need
 
 
 def layouts(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str]) -> np.ndarray:
@@ -212,13 +223,12 @@ def parsed(words: str) -> tuple[str, Any]:
     return name, whole_number(value, name)
 
 
-def nothing_left(
-    job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str], frameworks: Sequence[str]
-) -> UserError:
+def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
     """Say what would do: values of what was fixed that have a plan, or why no layout is legal."""
+    gpus, fixed, frameworks = space.gpus, space.fixed, space.frameworks
     for name in (name for name in DEGREES if name in fixed):
         without = {other: value for other, value in fixed.items() if other != name}
-        table, wanted = layouts(job, gpus, without, Counter()), choices(fixed, name)[0]
+        table, wanted = layouts(space.job, gpus, without, Counter()), choices(fixed, name)[0]
         if len(table):
             legal = sorted(
                 set(table[:, DEGREES.index(name)].tolist()), key=lambda value: abs(value - wanted)

@@ -202,7 +202,7 @@ def tighter_sentences(found: Found, option: str = "") -> list[str]:
     if not (other := found.tighter):
         return []
     whole = found.job.hardware.memory_bytes
-    full, free = float(other.fullest.total) / whole, 1 - found.memory_bytes / whole
+    full, free = float(other.fullest.total) / whole, 1 - found.space.memory_bytes / whole
     less = f"{1 - other.seconds / found.best.seconds:.1%} less time than the fastest above"
     return [
         f"A faster plan fits the memory, but does not leave {100 * free:.3g}% of it free: "
@@ -214,7 +214,7 @@ def tighter_sentences(found: Found, option: str = "") -> list[str]:
 def launch_words(found: Found) -> str:
     """Who can launch it, first the frameworks whose software is priced; or why nobody."""
     plan, job = found.recommended.plan, found.job
-    by, mine = launched_by(job, plan), found.frameworks or whose(job)
+    by, mine = launched_by(job, plan), found.space.frameworks or whose(job)
     own, others = ([FRAMEWORKS[name].release for name in by if (name in mine) == of] for of in (True, False))
     if own:
         also = f", and so can {listed(others)}, at speeds of their own" * bool(others)
@@ -267,7 +267,7 @@ def named_table(
     found: Found, answers: Sequence[Prediction], what: str, width: int, marks: bool = False
 ) -> Table:
     """Plans by name; who can launch each, where the search did not ask for that."""
-    others = () if found.frameworks else ("launched by",)
+    others = () if found.space.frameworks else ("launched by",)
     rows = []
     for answer in answers:
         mark = ("= " if is_equal(found, answer) else "  ") * marks

@@ -7,7 +7,7 @@ Limit  In a pipeline a step is parted as on the rank that is done last, which ma
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu import si
@@ -18,7 +18,7 @@ from ndparallel.planner.describe import WORDS
 from ndparallel.planner.job import Plan
 from ndparallel.planner.plan_name import AXES, degrees_of, name_of, parsed_name
 from ndparallel.planner.prediction import Prediction, predict
-from ndparallel.search.search import Found, search
+from ndparallel.search.search import Found, search_space
 from ndparallel.search.space import outside
 
 SHOWN = 0.005  # of the step: what differs by less is left out
@@ -68,8 +68,7 @@ def compared(found: Found, asked: str) -> WhyNot:
 
 def best_of_degrees(found: Found, given: dict[str, Any]) -> Prediction:
     fixed = {axis: 1 for axis in AXES if axis != "dp"} | given
-    limits: dict[str, Any] = {"frameworks": found.frameworks, "max_memory": found.memory_bytes}
-    return search(found.job, found.gpus, fixed, top=1, **limits).best
+    return search_space(replace(found.space, fixed=fixed), top=1).best
 
 
 def named(found: Found, given: dict[str, Any]) -> Prediction:
@@ -85,12 +84,12 @@ def obstacles(found: Found, other: Prediction) -> Iterator[str]:
     held = float(other.fullest.total)
     if other.missing_bytes > 0:
         yield f"It does not fit: the fullest GPU lacks {si(other.missing_bytes, 'B')}."
-    elif held > found.memory_bytes:
+    elif held > found.space.memory_bytes:
         yield (
             f"It holds {held / found.job.hardware.memory_bytes:.0%} of a GPU's memory, and a plan may hold "
-            f"{found.memory_bytes / found.job.hardware.memory_bytes:.0%}: --headroom changes that."
+            f"{found.space.memory_bytes / found.job.hardware.memory_bytes:.0%}: --headroom changes that."
         )
-    reasons = [FRAMEWORKS[name].refusal(found.job, other.plan) for name in found.frameworks]
+    reasons = [FRAMEWORKS[name].refusal(found.job, other.plan) for name in found.space.frameworks]
     if reasons and all(reasons):
         yield reasons[0]
 

@@ -17,6 +17,7 @@ from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.candidates import candidates
+from ndparallel.search.space import SearchSpace
 
 ROUNDING = 1e-9
 DENSE = ModelShape("small", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000)
@@ -141,7 +142,7 @@ def test_the_search_prices_a_pair_of_microbatches_as_hiding_all_that_goes_to_exp
     shape = replace(DENSE, layers=16, experts=replace(ALL, experts=16))
     job = TrainingJob(shape, find_hardware("h100"), STACKS["megatron-core"], 4096, 256)
     fixed = {"schedule": "dualpipev", "pp": 4, "tp": 1, "ep": 16, "zero": zero, "recompute": "none"}
-    found = candidates(job, 128, fixed, float("inf"))
+    found = candidates(SearchSpace(job, 128, fixed, float("inf")))
     assert len(found.rows) > 1
     for place, bound in enumerate(found.seconds):
         plan = found.plan(place)

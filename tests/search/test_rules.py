@@ -19,7 +19,7 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import find_stack
 from ndparallel.search.candidates import candidates
-from ndparallel.search.space import layouts
+from ndparallel.search.space import SearchSpace, layouts
 from ndparallel.training.job import Job as ExecutedJob
 from tests.support.common import SMALL, loss_and_gradient_difference, on_mesh, run
 
@@ -122,7 +122,7 @@ def test_folded_expert_parallelism_is_priced_but_neither_searched_nor_run():
 @pytest.mark.parametrize("words", [("none", 1), ("full", 0)])
 def test_the_search_enumerates_every_legal_plan_and_no_other(words):
     job, gpus, (recompute, zero) = planned(SPARSE, "megatron-core"), 12, words
-    found = candidates(job, gpus, {"recompute": recompute, "zero": zero}, float("inf"))
+    found = candidates(SearchSpace(job, gpus, {"recompute": recompute, "zero": zero}, float("inf")))
     plans = {found.plan(place) for place in range(len(found.rows))}
     assert len(plans) == len(found.rows) == found.legal
     degrees = [(tp, pp, cp) for tp, pp, cp in product(range(1, 13), repeat=3) if gpus % (tp * pp * cp) == 0]

@@ -24,7 +24,7 @@ from ndparallel.search.advice import SMALL, advise
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.candidates import candidates
 from ndparallel.search.search import Found, search
-from ndparallel.search.space import families, layouts, module_sets
+from ndparallel.search.space import SearchSpace, families, layouts, module_sets
 from ndparallel.search.tables import advice_sentences, tighter_sentences
 from ndparallel.validation.cases import express, read_cases
 
@@ -148,7 +148,7 @@ def test_of_few_plans_the_best_is_the_best_of_all_timed_one_by_one():
         "sequence_parallel": False,
         "schedule": ("1f1b", "zb-h1", "zb-v", "gpipe"),
     }
-    every = candidates(some, 8, fixed, some.hardware.memory_bytes)
+    every = candidates(SearchSpace(some, 8, fixed, some.hardware.memory_bytes))
     steps = [time_step(some, every.plan(place)).seconds for place in range(len(every.rows))]
     result = search(some, 8, fixed, **ALL)
     assert len(steps) > 20 and result.best.seconds == pytest.approx(min(steps), rel=1e-12)
@@ -232,10 +232,10 @@ def test_the_certificate_holds_over_plans_whose_modules_run_again():
     experts = replace(wide, recompute="selective", recompute_modules=("moe_act",))
     for some, plan in ((dense, norms), (sparse, experts)):
         result = search(some, int(plan.gpus), top=1)
-        assert peak_memory(some, plan).total <= result.memory_bytes
+        assert peak_memory(some, plan).total <= result.space.memory_bytes
         assert (
             peak_memory(some, replace(plan, recompute="none", recompute_modules=())).total
-            > result.memory_bytes
+            > result.space.memory_bytes
         )
         assert result.best.seconds <= time_step(some, plan).seconds and result.gap <= 0.02
 
@@ -252,10 +252,10 @@ def test_modules_that_run_again_never_make_a_step_shorter():
 
 def test_the_modules_that_are_tried_do_not_depend_on_the_order_of_the_rows(monkeypatch):
     some = job("mixtral-8x7b")
-    usual = candidates(some, 32, {}, some.usable_bytes())
+    usual = candidates(SearchSpace(some, 32, {}, some.usable_bytes()))
     turned = [*families(layouts(some, 32, {}, Counter()), some, {})][::-1]
     monkeypatch.setattr("ndparallel.search.candidates.families", lambda *_: turned)
-    other = candidates(some, 32, {}, some.usable_bytes())
+    other = candidates(SearchSpace(some, 32, {}, some.usable_bytes()))
     assert (other.legal, other.rejected) == (usual.legal, usual.rejected)
     assert sorted(other.seconds) == pytest.approx(sorted(usual.seconds), rel=ROUNDING)
 
@@ -277,7 +277,7 @@ def test_a_faster_plan_that_leaves_less_memory_free_is_named():
         search(some, 8, headroom=0.0, tight=True),
     )
     assert told.tighter and told.tighter.plan == full.best.plan
-    assert told.memory_bytes < told.tighter.fullest.total <= full.memory_bytes
+    assert told.space.memory_bytes < told.tighter.fullest.total <= full.space.memory_bytes
     assert full.best.seconds < 0.98 * told.best.seconds and not full.tighter
     assert (told.ranked, told.rejected, told.fit) == (usual.ranked, usual.rejected, usual.fit)
     (sentence,) = tighter_sentences(told, "; --headroom {}")
