@@ -3,20 +3,20 @@
 Idea   Every rank runs its list in order, each step at once when its inputs are there. That fixes all times;
        nothing is estimated.
 Cost   A few microseconds of the computer that runs this, for every action.
-Limit  Messages do not slow compute down. Every rank has four lines, to send and to receive, forward and
-       backward; messages on one line follow one another, those on different lines do not slow one another,
-       even where they share a cable.
+Limit  Messages do not slow compute down; gradients that are reduced beside it (ZeRO-2) do. Every rank has
+       four lines, to send and to receive, forward and backward; messages on one line follow one another,
+       those on different lines do not slow one another, even where they share a cable.
 
 Glossary: see `ndparallel.pipeline.actions`, and `ndparallel.pipeline.work` for latency and wire.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ndparallel.pipeline.actions import Action, Layout
 from ndparallel.pipeline.checker import GIVES, waits_for
-from ndparallel.pipeline.work import Work, checked_seconds
+from ndparallel.pipeline.work import Reduction, Work, checked_seconds
 
 # an op's message goes to the next stage or to the one before; W sends none
 ONWARD = {"F": +1, "I": -1, "B": -1, "W": 0}
@@ -61,6 +61,33 @@ class Outgoing(NamedTuple):
         return self.line.reserve(end, self.wire) + self.latency
 
 
+class ReducingLines:
+    """Gradients that are reduced after every microbatch (ZeRO-2), on a line of each rank: a stage's backward
+    pass waits until its last ones are, and compute beside them is slower."""
+
+    def __init__(self, layout: Layout, reductions: Sequence[Reduction]) -> None:
+        self.reductions = reductions
+        self.slowdown = max((each.slowdown for each in reductions), default=0.0)
+        self.by_rank, self.by_stage = [0.0] * layout.ranks, [0.0] * layout.stages
+
+    def reduced(self, step: Sequence[Action]) -> float:
+        """When the last gradients of the stage that `step` passes backward are reduced."""
+        return max((self.by_stage[stage] for op, stage, _ in step if op != "F"), default=0.0)
+
+    def lost(self, rank: int, start: float, seconds: float) -> float:
+        """Seconds that compute from `start` on, of so many seconds, takes longer."""
+        beside = max(0.0, self.by_rank[rank] - start) / (1 + self.slowdown)
+        return self.slowdown * min(beside, seconds)
+
+    def begin(self, rank: int, step: Sequence[Action], end: float) -> None:
+        """Reduce what `step`, which ends then, has made."""
+        for op, stage, _ in step if self.reductions else ():
+            if op in "BW":
+                line, tail, _ = self.reductions[stage]
+                done = max(end + tail, self.by_rank[rank] + line)
+                self.by_rank[rank] = self.by_stage[stage] = done
+
+
 class Clock:
     """The times of all ranks. `done` holds every finished action, with the first moment at which its message
     can come in elsewhere."""
@@ -74,6 +101,7 @@ class Clock:
             for given in (work.latency, work.wire)
         )
         self.now, self.busy = [0.0 for _ in ranks], [0.0 for _ in ranks]
+        self.reducing = ReducingLines(layout, work.reductions)
         self.start: list[list[float]] = [[] for _ in ranks]
         self.end: list[list[float]] = [[] for _ in ranks]
         self.done: dict[tuple[str, int, int], float] = {}
@@ -84,7 +112,7 @@ class Clock:
     def program(self, rank: int, steps: Iterable[list[Action]]) -> Iterator[Action]:
         """Run `steps` on `rank`; while a step waits, yield what it waits for."""
         for step in steps:
-            start = self.now[rank]
+            start = max(self.now[rank], self.reducing.reduced(step))
             for action in step:
                 while need := waits_for(action, self.done, self.last_stage):
                     yield need
@@ -102,7 +130,8 @@ class Clock:
     def run(self, rank: int, step: list[Action], start: float) -> None:
         """Do `step` on `rank` from `start` on, and let its messages leave."""
         seconds = self.seconds_of_step(step)
-        end = self.now[rank] = start + seconds
+        end = self.now[rank] = start + seconds + self.reducing.lost(rank, start, seconds)
+        self.reducing.begin(rank, step, end)
         self.busy[rank] += seconds
         for op, stage, microbatch in step:
             self.start[rank].append(start)

@@ -92,12 +92,10 @@ def pipeline_timeline(found: Prediction) -> Timeline:
     for rank in ranks:
         times = apart(list(zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])), seconds)
         spans = [Span(start, end, ACTIONS[action.op], str(action)) for action, start, end in times]
-        last = spans[-1].end
-        waited = last + float(sum(tails[rank].get(kind, 0.0) for kind in ("dp", "tp")))
-        spans.append(Span(last, waited, palette.WAITING, "gradients and weights"))
-        spans.append(
-            Span(waited, waited + float(tails[rank].get("optimizer", 0.0)), palette.OPTIMIZER, "optimizer")
-        )
+        last, optimizer = spans[-1].end, float(tails[rank].get("optimizer", 0.0))
+        end = last + float(tails[rank].total)
+        spans.append(Span(last, end - optimizer, palette.WAITING, "gradients and weights"))
+        spans.append(Span(end - optimizer, end, palette.OPTIMIZER, "optimizer"))
         lanes.append(Lane(rank, "compute", tuple(span for span in spans if span.end > span.start)))
     name = "one step of the pipeline"
     name += f", {shown} of its {found.microbatches} microbatches" * (shown < found.microbatches)

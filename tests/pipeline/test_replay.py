@@ -1,5 +1,6 @@
 """A replayed schedule takes what the clock says."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import build, written
-from ndparallel.pipeline.replay import Replay, replay_of
-from ndparallel.pipeline.timing import peak_activations, time_schedule
-from ndparallel.pipeline.work import Work
+from ndparallel.pipeline.replay import Ends, Replay, replay_of
+from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
+from ndparallel.pipeline.work import Reduction, Work
 
 
 def random_work(stages: int, ranks: int, seed: int, wire: float | None) -> Work:
@@ -36,11 +37,33 @@ def test_a_replay_starts_and_ends_as_the_clock_does(name, ranks, rounds, seed, w
     schedule = build(name, ranks, rounds * ranks * 2)
     work = random_work(schedule.layout.stages, ranks, seed, wire)
     timing, ends = time_schedule(schedule, work), Replay(schedule).ends(work)
+    assert_same(timing, ends)
+
+
+def assert_same(timing: Timing, ends: Ends) -> None:
+    schedule = timing.schedule
     assert ends.start == pytest.approx([start[0] for start in timing.start])
     assert ends.end == pytest.approx([end[-1] for end in timing.end], rel=1e-12)
     for rank, actions in enumerate(schedule.actions):
         completed = {action.stage: end for action, end in zip(actions, timing.end[rank]) if action.op in "BW"}
         assert {stage: ends.complete[stage] for stage in completed} == pytest.approx(completed, rel=1e-12)
+
+
+@given(
+    st.sampled_from(sorted(written())), st.integers(2, 4), st.integers(1, 4), st.floats(0, 4), st.floats(0, 1)
+)
+def test_both_let_a_stage_wait_until_its_last_gradients_are_reduced(name, ranks, rounds, line, slowdown):
+    """ZeRO-2: a stage's line is as long as up to four passes, and slows compute beside it."""
+    schedule = build(name, ranks, rounds * ranks * 2)
+    work = random_work(schedule.layout.stages, ranks, rounds, 0.1)
+    reductions = [
+        Reduction(line * share, line * share / 2, slowdown)
+        for share in np.linspace(0.1, 1, schedule.layout.stages)
+    ]
+    reduced = replace(work, reductions=reductions)
+    timing, ends = time_schedule(schedule, reduced), Replay(schedule).ends(reduced)
+    assert_same(timing, ends)
+    assert timing.busy == time_schedule(schedule, work).busy, "reducing is not work"
 
 
 def work_with_short_steps(stages: int, seed: int) -> Work:

@@ -15,6 +15,7 @@ from ndparallel.hardware.accelerator import accelerator as read_accelerator
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.picture import MOST_MICROBATCHES, timeline_of
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.search.bounds.lower_bound import lower_bound
@@ -109,6 +110,14 @@ def test_more_microbatches_of_one_batch_never_raise_the_share_of_1f1bs_bubble(th
 def test_a_bound_of_the_search_is_never_above_the_step_that_it_bounds(there):
     job, plan = there
     assert 0 < lower_bound(job, plan).seconds[0] <= time_step(job, plan).seconds * (1 + ROUNDING)
+
+
+@settings(max_examples=100)
+@given(plans())
+def test_a_picture_ends_when_the_step_does(there):
+    found = predict(*there)
+    if found.plan.pp > 1 or found.microbatches <= MOST_MICROBATCHES:
+        assert timeline_of(found).seconds == pytest.approx(found.seconds, rel=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------- the memory
