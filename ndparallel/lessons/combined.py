@@ -2,7 +2,7 @@
 expert capacities, and its options."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -71,7 +71,7 @@ def share(parts: int) -> Callable[[int], int]:
             near = f"{fewer} or {fewer + parts}" if fewer else parts
             raise UserError(
                 f"tp * pp * cp is {parts}, which does not divide {count(gpus, 'GPU')}: choose --gpus {near}, "
-                "or other degrees."
+                "or other degrees (--tp, --pp, --cp)."
             )
         return gpus // parts
 
@@ -164,16 +164,31 @@ def notice(run: Run) -> Sequence[str]:
     rows = [run[name] for name in (cube, "DP only", "TP only", "PP only") if name in run]
     if len(rows) == 4:
         best, (_, _, tp, pp) = min(rows, key=lambda row: row.step_seconds), rows
+        waits = tp.exposed_communication_seconds / tp.step_seconds
         sentences += [
             f"On this model and network {best.name!r} is the fastest of the dense layouts: "
             f"{si(best.step_seconds, 's')} a step.",
-            f"'TP only' waits for {tp.exposed_communication_seconds / tp.step_seconds:.0%} of its step.",
+            f"'TP only' waits for {'less than 1%' if waits < 0.005 else f'{waits:.0%}'} of its step.",
             f"'PP only' idles for {pp.bubble_seconds / pp.step_seconds:.0%} of its step.",
         ]
-    if "TP outermost" in run and cube in run and run[cube].gpus > run.hardware.gpus_per_node > 1:
-        slower = run["TP outermost"].step_seconds / run[cube].step_seconds - 1
-        sentences.append(f"The very same {cube} with TP across nodes and DP inside is {slower:.0%} slower.")
+    if "TP outermost" in run and cube in run:
+        sentences += about_places(run, cube)
     return sentences
+
+
+def about_places(run: Run, cube: str) -> Iterator[str]:
+    """Say what it costs that TP crosses the nodes; where all links are alike, that it costs nothing."""
+    gpus, each = run[cube].gpus, run.hardware.gpus_per_node
+    if each == 1 or gpus <= each:
+        where = "every GPU has a node of its own" if each == 1 else f"all {gpus} GPUs stand in one node"
+        yield (
+            f"'TP outermost' is the same as {cube} here: {where}, so all links are alike. Try "
+            f"--gpus-per-node {gpus // 2}."
+        )
+    else:
+        slower = run["TP outermost"].step_seconds / run[cube].step_seconds - 1
+        inside = "PP" if cube.endswith("DP1") else "DP"
+        yield f"The very same {cube} with TP across nodes and {inside} inside is {slower:.0%} slower."
 
 
 # ----------------------------------------------------------------------------------------------------- sweeps

@@ -122,7 +122,10 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
             ["--pp", "8", "--schedule", "interleaved", "--microbatches", "4"],
             "interleaved sends microbatches round in groups of at least 8",
         ),
-        (["--tp", "4", "--pp", "4"], "does not divide 8 GPUs: choose --gpus 16, or other degrees."),
+        (
+            ["--tp", "4", "--pp", "4"],
+            "choose --gpus 16, or other degrees (--tp, --pp, --cp).",
+        ),
         (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
         (["--schedule", "zb-h9"], "Did you mean"),
         (
@@ -181,18 +184,26 @@ def test_a_row_is_called_what_it_is_on_any_number_of_gpus(gpus, cube):
     assert str(lesson.strategies[0].mesh(gpus).dp) == cube[-1]
 
 
-def test_tp_across_nodes_is_told_only_where_there_are_nodes_to_cross():
-    rows = tuple(Measurement(name, 4, 1.0) for name in ("TP2 x PP2 x DP1", "TP outermost"))
-    report = Report(LESSON, {}, {}, rows)
+def told_of_places(gpus: int, cube: str, gpus_per_node: int) -> str:
+    rows = tuple(Measurement(name, gpus, 1.0) for name in (cube, "TP outermost"))
     results: dict[str, Any] = {row.name: [None] for row in rows}
-    told = {
-        size: load(LESSON).notice(Run(report, replace(POCKET, gpus_per_node=size), results))
-        for size in (2, 4)
-    }
-    assert told == {
-        2: ["The very same TP2 x PP2 x DP1 with TP across nodes and DP inside is 0% slower."],
-        4: [],
-    }
+    run = Run(Report(LESSON, {}, {}, rows), replace(POCKET, gpus_per_node=gpus_per_node), results)
+    return " ".join(load(LESSON).notice(run))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cube", "gpus_per_node", "told"),
+    [
+        (8, "TP2 x PP2 x DP2", 4, "TP2 x PP2 x DP2 with TP across nodes and DP inside is 0% slower."),
+        (4, "TP2 x PP2 x DP1", 2, "TP2 x PP2 x DP1 with TP across nodes and PP inside is 0% slower."),
+        (4, "TP2 x PP2 x DP1", 4, "is the same as TP2 x PP2 x DP1 here: all 4 GPUs stand in one node,"),
+        (4, "TP2 x PP2 x DP1", 1, "here: every GPU has a node of its own, so all links are alike. Try"),
+    ],
+)
+def test_tp_across_nodes_is_slower_where_there_are_nodes_to_cross_and_else_told_to_be_the_same(
+    gpus, cube, gpus_per_node, told
+):
+    assert told in told_of_places(gpus, cube, gpus_per_node)
 
 
 def test_names_that_read_as_words_are_quoted():
