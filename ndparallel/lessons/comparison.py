@@ -8,7 +8,7 @@ from typing import Any
 from gpu import Hardware, si
 from ndparallel.base.words import listed
 from ndparallel.lessons.lesson import Lesson, Strategy
-from ndparallel.lessons.notes import fewer_microbatches, sizes_only_notes
+from ndparallel.lessons.notes import fewer_microbatches, hardware_notes, sizes_only_notes
 from ndparallel.lessons.options import engine_from, job_from
 from ndparallel.lessons.runner import Entry, RefusedEntry, Runner, baseline
 from ndparallel.lessons.table import choose, enter_or_refuse, names_as_written, refuse_all, run_entries
@@ -49,7 +49,7 @@ def one_run(
         named: Announce = (lambda words: announce(f"{words}, {case}")) if case else announce
         runner = Runner(hardware, engine_from(arguments), named, True, arguments.contention)
         run = run_entries("compare", entries, job, runner)
-    notes = [*sizes_only_notes(job, run)]
+    notes = [*hardware_notes(run), *sizes_only_notes(job, run)]
     notes += [note for lesson in lessons for note in fewer_microbatches(lesson, jobs[lesson.name], arguments)]
     run.report = replace(run.report, lessons=dimensions(lessons), notes=tuple(notes))
     return run

@@ -10,6 +10,8 @@ from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.options import hardware_from
 from ndparallel.lessons.runner import Runner, enter
 from ndparallel.lessons.sweeps import Row, fitting, row_and_results, sweep_row
+from ndparallel.results.measure import Measurement
+from ndparallel.results.report import LEAST_SHARE
 from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
@@ -36,7 +38,7 @@ def about_overlap(run: Run) -> Iterator[str]:
             f"Of what a ring at the end of the step waits for, two levels leave {levels}, a ring behind the "
             f"backward pass {overlap}, two levels behind it {both}."
         )
-    elif "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].exposed_communication_seconds:
+    elif "DDP ring" in run and "DDP overlapped" in run and shows_waiting(run["DDP ring"]):
         ratio = (
             run["DDP overlapped"].exposed_communication_seconds
             / run["DDP ring"].exposed_communication_seconds
@@ -50,6 +52,11 @@ def about_overlap(run: Run) -> Iterator[str]:
                 f"Buckets expose {ratio:.1f}x what one ring for all exposes: their latencies cost more than "
                 "the overlap hides."
             )
+
+
+def shows_waiting(row: Measurement) -> bool:
+    """Whether what a row exposes is long enough for its table to show it."""
+    return (row.exposed_communication_seconds or 0.0) > LEAST_SHARE * (row.step_seconds or 0.0)
 
 
 def about_sharding(run: Run) -> Iterator[str]:

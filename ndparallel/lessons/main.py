@@ -10,7 +10,7 @@ from ndparallel.base.errors import UserError, guarded
 from ndparallel.base.options import Parser
 from ndparallel.engines.launch import RankError, join
 from ndparallel.lessons.lesson import Lesson
-from ndparallel.lessons.notes import check_microbatches, fewer_microbatches, sizes_only_notes
+from ndparallel.lessons.notes import check_microbatches, fewer_microbatches, hardware_notes, sizes_only_notes
 from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, engine_from, job_from
 from ndparallel.lessons.own import add_option, told, with_own, with_own_names
 from ndparallel.lessons.registry import single_gpu
@@ -104,7 +104,7 @@ def run_asked_for(lesson: Lesson, job: Job, hardware: Hardware, arguments: argpa
             run = run_lesson(lesson, job, hardware, gpus, names, engine, announce, arguments.contention)
     except RankError as error:
         raise told(error, arguments.own) from error
-    notes = *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
+    notes = *hardware_notes(run), *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
     run.report = replace(run.report, notes=notes)
     return run
 

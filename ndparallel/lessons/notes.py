@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from math import lcm
 
+from gpu import CLASSROOM
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.hardware.pocket import POCKET
@@ -34,6 +35,17 @@ def sizes_only_notes(job: Job, run: Run) -> Iterator[str]:
         yield "Routers are in balance: every expert gets as many rows of every GPU, which no text would do."
     if any(row.gpus > MOST_WITH_EVENTS for row in run.report.strategies):
         yield (f"The events of more than {MOST_WITH_EVENTS} GPUs are added up as they happen, and not drawn.")
+
+
+def hardware_notes(run: Run) -> Iterator[str]:
+    """Say why seconds on the classroom's hardware are so many."""
+    if run.hardware.name == CLASSROOM.name:
+        flops, rate = run.hardware.flops_per_second, run.hardware.inside.bandwidth_bytes_per_second
+        yield (
+            f"classroom has round numbers for sums by hand: {flops:g} FLOP/s, and {rate:g} B/s over a link. "
+            "A model has far too many FLOPs for it: 1 Ms is a million seconds, and nearly all of a step is "
+            "compute. Without --hardware, a lesson takes pocket, which was scaled to its model."
+        )
 
 
 def asked(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:

@@ -9,6 +9,7 @@ from gpu import COMPUTE, GPU, MEMORY, Event
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
+from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner
 from ndparallel.parallel.mesh import Mesh
@@ -208,3 +209,12 @@ def test_what_fsdp_gains_over_ddp_is_mostly_the_optimizers_shard_which_zero1_has
     assert ddp["optimizer_seconds"] == pytest.approx(4 * zero1["optimizer_seconds"], rel=1e-2)
     parts = [row["compute_seconds"] + row["exposed_communication_seconds"] for row in rows.values()]
     assert parts == pytest.approx([row["step_seconds"] for row in rows.values()], rel=1e-9)
+
+
+def test_on_the_classrooms_hardware_the_many_seconds_are_explained_and_waiting_too_short_to_show_is_not_told(
+    capsys,
+):
+    assert main(load(LESSON), ["--hardware", "classroom", "--engine", "inline"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "classroom has round numbers for sums by hand: 10 FLOP/s, and 400 B/s over a link." in told
+    assert "of what the ring exposes" not in told and "FSDP with prefetch sends 1.5x" in told
