@@ -7,8 +7,8 @@ Limit  All ranks have the same work, and all messages the same delay.
 Glossary
     bubble       idle share of all ranks' time, until the last one ends
     over ideal   what waiting adds to the time of a pipeline that never waits
-    of the span  idle share between the first and last action of a rank, the one whose span is longest
-    held, live   activations kept until B or W; until B or I. The most at any time, rank by rank
+    of the span  idle share between a rank's first and last action, where these are farthest apart
+    held, live   activations kept until B or W; until B or I. The most at any time, by rank
 
   ndparallel schedule 1f1b
   ndparallel schedule gpipe 1f1b zb-v --stages 8 --microbatches 16
