@@ -26,7 +26,7 @@ import sys
 from gpu import GPU
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
-from ndparallel.lessons.single_gpu import chosen, notice
+from ndparallel.lessons.single_gpu import notice, strategies_for
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
@@ -61,7 +61,7 @@ LESSON = Lesson(
     strategies=STRATEGIES,
     contrast=("single GPU", "full recompute"),
     notice=notice,
-    chosen=chosen,
+    strategies_for=strategies_for,
 )
 
 if __name__ == "__main__":

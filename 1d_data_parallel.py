@@ -24,7 +24,7 @@ import sys
 
 from collectives import all_gather
 from gpu import GPU
-from ndparallel.lessons.data_parallel import SWEEPS, add_options, chosen, notice
+from ndparallel.lessons.data_parallel import SWEEPS, add_options, notice, strategies_for
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
 from ndparallel.parallel.mesh import Mesh
@@ -171,7 +171,7 @@ LESSON = Lesson(
     contrast=("DDP naive", "DDP overlapped"),
     compare=("DDP ring", "DDP overlapped", "FSDP prefetch"),
     notice=notice,
-    chosen=chosen,
+    strategies_for=strategies_for,
     add_options=add_options,
     sweeps=SWEEPS,
 )

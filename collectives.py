@@ -95,11 +95,11 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = defaultdict(dict)
 def register(collective: str, name: str, seconds: Callable[..., Any], **more: Any) -> Callable:
     """Enter the function below this line into ALGORITHMS, with its closed form and what else it says."""
 
-    def enter(run: Callable[..., None]) -> Callable[..., None]:
+    def decorator(run: Callable[..., None]) -> Callable[..., None]:
         ALGORITHMS[collective][name] = Algorithm(run, seconds, **more)
         return run
 
-    return enter
+    return decorator
 
 
 # ----------------------------------------------------------------------------------------------------- rings

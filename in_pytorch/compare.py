@@ -180,7 +180,7 @@ class Row:
     lesson_traffic: Traffic = field(default_factory=dict)
     why: str = ""
 
-    def enter(self, dtype: str, ours: LessonRun, theirs: TorchRun) -> None:
+    def add(self, dtype: str, ours: LessonRun, theirs: TorchRun) -> None:
         self.losses[dtype] = theirs.losses
         self.loss_difference[dtype] = largest(theirs.losses, ours.losses)
         self.gradient_difference[dtype] = tensor_difference(theirs.gradients, ours.gradients)
@@ -222,7 +222,7 @@ def compare(twin: Twin, dtypes: Sequence[str], device: torch.device) -> Row:
         theirs = run_script(twin, job)
         if dist.get_rank() == 0:
             ours = run_lesson(twin, dist.get_world_size(), dtype, optimizer, STEPS)
-            row.enter(dtype, ours, theirs)
+            row.add(dtype, ours, theirs)
             row.torch_traffic, row.lesson_traffic = theirs.traffic, ours.traffic
     return row
 

@@ -35,7 +35,7 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {brief(name)}.{hint} There are: {f'{comma} '.join(by_lower.values())}.")
 
 
-def chosen(kind: str, name: str, choices: Collection[str]) -> str:
+def find_choice(kind: str, name: str, choices: Collection[str]) -> str:
     """Return the choice of that name, in whatever case it is written. Raises UserError where none has it."""
     by_lower = {choice.lower(): choice for choice in choices}
     if name.lower() not in by_lower:
@@ -62,17 +62,19 @@ def guarded(work: Callable[[], int]) -> int:
         return READ_ENOUGH
     except OSError as error:
         give_up_output()
-        return told(
+        return print_error(
             f"{error.filename!r} cannot be used: {(error.strerror or '').lower()}."
             if error.filename
             else str(error)
         )
     except UserError as error:
-        return told(str(error))
+        return print_error(str(error))
     except RunEnded as error:
-        return told(str(error), code=1)
+        return print_error(str(error), code=1)
     except MemoryError as error:
-        return told(f"no memory is left{f': {error}' if str(error) else ''}.".replace("..", "."), code=1)
+        return print_error(
+            f"no memory is left{f': {error}' if str(error) else ''}.".replace("..", "."), code=1
+        )
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -100,7 +102,7 @@ def write_what_cannot_be_encoded() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def told(sentence: str, code: int = 2) -> int:
+def print_error(sentence: str, code: int = 2) -> int:
     print(fitted(f"error: {visible(without_long_words(sentence))}"), file=sys.stderr)
     return code
 

@@ -41,7 +41,7 @@ from ndparallel.lessons.combined import grid, with_experts
 from ndparallel.lessons.comparison import one_run
 from ndparallel.lessons.options import add_common_options, hardware_from
 from ndparallel.lessons.registry import LESSONS, ROOT, load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.table import run_lesson
 from ndparallel.parallel.context import zigzag_positions
 from ndparallel.pipeline.catalog import build
@@ -178,7 +178,7 @@ def experts(engine: str) -> str:
     lesson = load("4d_combined")
     strategy = grid(lesson.strategies[0].program, "EP", {"model": with_experts}, dp=4, ep=4)
     with Runner(find_hardware("pocket"), engine) as runner:
-        _, results = runner.measured(enter(strategy, Job(**lesson.defaults), 4))
+        _, results = runner.measured(entry_of(strategy, Job(**lesson.defaults), 4))
     return draw_experts([result.value.routed[0]["layers.0", 0].sent_rows for result in results])
 
 
@@ -206,7 +206,7 @@ def step_of(lesson: str, strategy: str, batch: int, runner: Runner) -> float | N
     parts = batch if "pipeline" in lesson else 1
     try:
         job = Job(batch=batch, microbatches=parts, sizes_only=True)
-        entry = enter(load(lesson).strategy(strategy), job, 4)
+        entry = entry_of(load(lesson).strategy(strategy), job, 4)
     except UserError:
         return None
     return runner.measured(entry)[0].step_seconds

@@ -25,11 +25,11 @@ from ndparallel.collective.signatures import SIGNATURES
 def twin(collective: str, algorithm: str) -> Callable[[Callable], Callable]:
     """Enter the function below this line as the lockstep twin of an algorithm that is registered."""
 
-    def enter(run: Callable[..., None]) -> Callable[..., None]:
+    def decorator(run: Callable[..., None]) -> Callable[..., None]:
         ALGORITHMS[collective][algorithm].lockstep = run
         return run
 
-    return enter
+    return decorator
 
 
 def turning(pieces: np.ndarray) -> Callable[[int], np.ndarray]:

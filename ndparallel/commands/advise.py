@@ -25,7 +25,7 @@ from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import GUIDES, Advice, advise
-from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared
+from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compare_layout
 from ndparallel.search.tables import certainty, effort_words, memory_words, ranking, tighter_sentences
 
 HEADROOM_WORDS = f"All plans leave {HEADROOM:.0%} of the memory free, as those of `ndparallel plan` do."
@@ -51,11 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(advice.as_dict())
     else:
-        show(advice, words_of(typed, advice))
+        show(advice, job_options(typed, advice))
     return 0
 
 
-def words_of(typed: argparse.Namespace, advice: Advice) -> str:
+def job_options(typed: argparse.Namespace, advice: Advice) -> str:
     """The options of the job, with what the guides switched on."""
     stack = advice.found.job.stack
     switched = {"overlap": overlapped(stack)} if stack.hides_dispatch else {}
@@ -105,7 +105,7 @@ def doubts(advice: Advice) -> list[str]:
 def show_published(json: bool) -> int:
     """Print what was run in production beside what is advised and found, all predicted."""
     with progress() as announce:
-        found = [compared(one) for one in counted(LAYOUTS, announce, lambda one: one.model)]
+        found = [compare_layout(one) for one in counted(LAYOUTS, announce, lambda one: one.model)]
     if json:
         print_json([each.as_dict() for each in found])
         return 0

@@ -206,13 +206,13 @@ def shade(place: int) -> str:
 def group_table(mesh: Mesh, hardware: Hardware, width: int) -> Table:
     links = links_of(mesh, hardware)
     rows = [
-        (axis, str(mesh.groups(axis).shape[1]), link, words_of(mesh.groups(axis).tolist()))
+        (axis, str(mesh.groups(axis).shape[1]), link, listed_groups(mesh.groups(axis).tolist()))
         for axis, link in links.items()
     ]
     return quiet_table(("axis", "size", "link", "groups"), rows, width, words=("groups",))
 
 
-def words_of(groups: Sequence[Sequence[int]]) -> str:
+def listed_groups(groups: Sequence[Sequence[int]]) -> str:
     """As many groups as there is room for: "0 1 | 2 3 | 4 5"."""
     words = [" ".join(map(str, group)) for group in groups]
     shown = 1

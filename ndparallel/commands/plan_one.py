@@ -33,7 +33,7 @@ def run_one(arguments: argparse.Namespace) -> int:
             announce("what ports add that several groups share")
             found.sharing_seconds  # noqa: B018
         changed = after_changes(arguments.what_if, found) if arguments.what_if else {}
-    better, sentences = compared(arguments, found)
+    better, sentences = better_than_script(arguments, found)
     measured, remedies = differences_from(arguments, found), remedies_for(arguments, found)
     if arguments.json:
         training = found.training(arguments.tokens, arguments.price_per_gpu_hour) | {"notes": asked.notes}
@@ -93,7 +93,7 @@ def remedies_for(arguments: argparse.Namespace, found: Prediction) -> list[Any]:
         return remedies_of_plan(found.job, found.plan)
 
 
-def compared(arguments: argparse.Namespace, found: Prediction) -> tuple[dict[str, Any], list[str]]:
+def better_than_script(arguments: argparse.Namespace, found: Prediction) -> tuple[dict[str, Any], list[str]]:
     """What would be better than the plan of a launch script, for JSON and in sentences; nothing beside an
     emitted script."""
     script = script_given(arguments)

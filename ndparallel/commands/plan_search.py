@@ -31,7 +31,7 @@ from ndparallel.search.tables import (
     what_if_json,
 )
 from ndparallel.search.what_if import Variant, what_if
-from ndparallel.search.why import WhyNot, compared, parts_of, sentences
+from ndparallel.search.why import WhyNot, compare_with_recommended, parts_of, sentences
 
 MOST_TOP = 1000
 SEARCHED_ANEW = (
@@ -52,7 +52,7 @@ def run_search(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
             for change in counted(arguments.what_if, announce, "a search with {}".format)
         }
     launches = launch(arguments.emit, found.recommended)
-    why = [compared(found, name) for name in arguments.why]
+    why = [compare_with_recommended(found, name) for name in arguments.why]
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
         whys = {"why": [one.as_dict() for one in why]} if why else {}

@@ -54,7 +54,7 @@ class Failure(NamedTuple):
 
 def failure_of(rank: int, error: BaseException) -> Failure:
     kept = next((name for name, kind in KEPT.items() if isinstance(error, kind)), None)
-    message = words_of(error)
+    message = error_message(error)
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         kept = RunEnded.__name__
         message = f"rank {rank} found no memory ({message.rstrip('.')}), and the other ranks were ended."
@@ -74,7 +74,7 @@ def killed(rank: int, exit_code: int | None, hint: str = "") -> RankKilled:
     )
 
 
-def words_of(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """What an error says, also where saying it fails."""
     try:
         return str(error)

@@ -134,6 +134,6 @@ def with_words(error: Exception, place: str) -> Exception:
     words = "no memory is left" if isinstance(error, MemoryError) else str(error).removesuffix(".")
     name = "" if has_words or words != str(error) else f"{type(error).__name__}: "
     kind = type(error) if has_words else UserError
-    told = kind(f"{name}{words} ({place})")
-    told.has_place = True  # type: ignore[attr-defined]
-    return told
+    placed = kind(f"{name}{words} ({place})")
+    placed.has_place = True  # type: ignore[attr-defined]
+    return placed

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.base.quoting import shortened
-from ndparallel.engines.failures import DeadlockError, RankError, words_of
+from ndparallel.engines.failures import DeadlockError, RankError, error_message
 from ndparallel.engines.system import end_with_parent
 from ndparallel.engines.thread_stacks import raise_in
 from ndparallel.exercises.answer import (
@@ -122,7 +122,7 @@ def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer], par: At
     except SystemExit:
         return wrong(exercise, LEFT)
     except BaseException as error:
-        raised = ": ".join(filter(None, (type(error).__name__, words_of(error))))
+        raised = ": ".join(filter(None, (type(error).__name__, error_message(error))))
         place = last_line(error, path)
         return wrong(exercise, f"{raised} ({place})" if place else unusable(raised))
     return judge(exercise, yours, par)

@@ -18,7 +18,7 @@ from ndparallel.exercises.answer import TOLD, Answer
 from ndparallel.exercises.exercise import Attempt
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
-from ndparallel.lessons.runner import Runner, enter, mean_losses, wrong_outcome
+from ndparallel.lessons.runner import Runner, entry_of, mean_losses, wrong_outcome
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import explain
@@ -106,7 +106,7 @@ def in_lesson(
     trains another model than the lessons'."""
     with Runner(hardware, "inline") as runner:
         strategy = Strategy("answer", program, lambda gpus: mesh)
-        results = runner.run(strategy, enter(strategy, job, mesh.world_size).job, hardware)
+        results = runner.run(strategy, entry_of(strategy, job, mesh.world_size).job, hardware)
         alone = runner.reference(job, reference)
     tolerance = TOLERANCE[job.dtype]
     wrong = (
@@ -146,7 +146,7 @@ def wrong_gradients(
                     parameter, elements, array = part
                     right = reference[parameter.name][parameter.index].reshape(-1)[elements]
                     margin = reference.scales[parameter.name] * tolerance
-                    return told(result.rank, parameter.name, array, right, margin, meaning)
+                    return wrong_element(result.rank, parameter.name, array, right, margin, meaning)
     return ""
 
 
@@ -163,7 +163,7 @@ def wrong_losses(found: Sequence[float], right: Sequence[float], tolerance: floa
     return ""
 
 
-def told(
+def wrong_element(
     rank: int,
     name: str,
     found: np.ndarray,

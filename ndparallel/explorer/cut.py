@@ -21,7 +21,7 @@ from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.main import parser_of
 from ndparallel.lessons.options import disturbed_hardware_from, job_from
 from ndparallel.lessons.registry import full_name, load
-from ndparallel.lessons.runner import Entry, Runner, enter
+from ndparallel.lessons.runner import Entry, Runner, entry_of
 from ndparallel.lessons.table import run_entries
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
@@ -113,10 +113,10 @@ def entry(setup: Mapping[str, Any]) -> tuple[Any, Entry]:
     disturbances = disturbed_hardware_from(arguments).disturbances
     if disturbances:
         disturbances.check(arguments.gpus)
-    (strategy,) = lesson().chosen(lesson(), arguments)  # type: ignore[misc]
+    (strategy,) = lesson().strategies_for(lesson(), arguments)  # type: ignore[misc]
     if setup["pp"] > 1 and setup["microbatches"] == 1:
         raise UserError("with one microbatch a pipeline has one GPU at work; the command takes more.")
-    return arguments, enter(strategy, job, arguments.gpus)
+    return arguments, entry_of(strategy, job, arguments.gpus)
 
 
 def refusal(setup: Mapping[str, Any]) -> str:

@@ -85,7 +85,7 @@ def printed(command: str, json: bool) -> str:
     """Return what a command prints. Raises UserError where it does not come to an end."""
     try:
         done = subprocess.run(
-            words_of(command) + ["--json"] * json,
+            argv_of(command) + ["--json"] * json,
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -99,7 +99,7 @@ def printed(command: str, json: bool) -> str:
     return done.stdout
 
 
-def words_of(command: str) -> list[str]:
+def argv_of(command: str) -> list[str]:
     """Return a command of the book as this Python runs it, a lesson without processes of its own."""
     program, name, *words = shlex.split(command)
     if program == "python":

@@ -198,10 +198,10 @@ def holds(text: str, script: Script) -> bool | None:
                 script.never_set[name] = None
                 return test == "-z"
             return None if "$" in word else (test == "-z") == (not word)
-    return compared(words)
+    return comparison_holds(words)
 
 
-def compared(words: list[str]) -> bool | None:
+def comparison_holds(words: list[str]) -> bool | None:
     """Whether a comparison of two words or numbers holds."""
     match words:
         case [word, _, other] if "$" in word + other:

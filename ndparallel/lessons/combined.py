@@ -10,7 +10,7 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count, duration
 from ndparallel.lessons.lesson import Lesson, Own, Program, Strategy
-from ndparallel.lessons.runner import Entry, Runner, enter
+from ndparallel.lessons.runner import Entry, Runner, entry_of
 from ndparallel.lessons.sweeps import (
     Row,
     fastest_first,
@@ -95,7 +95,7 @@ def twice_as_long(job: Job, mesh: Mesh) -> ModelConfig:
     return job.model.replace(sequence=2 * job.model.sequence)
 
 
-def chosen(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
+def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
     """Return the one strategy that --tp, --pp, ... ask for, or the lesson's own."""
     asked = {axis: getattr(arguments, axis) for axis in SHARED_BY if getattr(arguments, axis) is not None}
     settings = (arguments.order, arguments.schedule, arguments.zero)
@@ -196,7 +196,7 @@ def about_places(run: Run, cube: str) -> Iterator[str]:
 
 def on_eight(lesson: Lesson, job: Job, changes: dict | None = None, **degrees: Any) -> Entry:
     """Enter the lesson's program on a grid of 8 GPUs."""
-    return enter(grid(lesson.strategies[0].program, "", changes, **degrees), job, 8)
+    return entry_of(grid(lesson.strategies[0].program, "", changes, **degrees), job, 8)
 
 
 def layouts(lesson: Lesson, runner: Runner, job: Job) -> Sweep:

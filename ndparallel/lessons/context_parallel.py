@@ -6,7 +6,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.registry import full_name, load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import NOTHING_FITS, Row, sweep_row
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.measure import breakdown
@@ -89,7 +89,7 @@ def side_by_side(runner: Runner, strategies: dict[str, Strategy], job: Job, **po
     """Run several strategies for one row, in which their columns have their names."""
     row: Row = dict(point)
     for name, strategy in strategies.items():
-        figures = sweep_row(runner, enter(strategy, job, 4), AGAINST_TP)
+        figures = sweep_row(runner, entry_of(strategy, job, 4), AGAINST_TP)
         row |= {f"{name}_{column}": value for column, value in figures.items()}
     return row
 
@@ -125,7 +125,7 @@ def hiding(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
         rows = [
             sweep_row(
                 across,
-                enter(lesson.strategy(name), of_length(job, tokens), 4),
+                entry_of(lesson.strategy(name), of_length(job, tokens), 4),
                 columns,
                 strategy=name,
                 sequence=tokens,

@@ -8,7 +8,7 @@ from gpu import COMPUTE, Event, si
 from ndparallel.base.words import duration, listed
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.options import hardware_from
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import Row, fitting, row_and_results, sweep_row
 from ndparallel.results.measure import Measurement
 from ndparallel.results.report import LEAST_SHARE
@@ -88,7 +88,7 @@ def microbatches(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     rows = [
         sweep_row(
             runner,
-            enter(strategy, job.replace(batch=4 * job.batch, microbatches=parts), 4),
+            entry_of(strategy, job.replace(batch=4 * job.batch, microbatches=parts), 4),
             COLUMNS,
             strategy=strategy.name,
             microbatches=parts,
@@ -135,7 +135,7 @@ def causes(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
 
 
 def spent(runner: Runner, strategy: Strategy, job: Job) -> Row:
-    row, results = row_and_results(runner, enter(strategy, job, 4), SPENT, strategy=strategy.name)
+    row, results = row_and_results(runner, entry_of(strategy, job, 4), SPENT, strategy=strategy.name)
     steps = [optimizer_seconds(rank.events) / job.steps for rank in results]
     return row | {"optimizer_seconds": sum(steps) / len(steps) if steps else None}
 
@@ -165,7 +165,7 @@ def where_the_gain_is(rows: list[Row]) -> str:
 SWEEPS = {"microbatches": microbatches, "causes": causes}
 
 
-def chosen(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
+def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
     """Leave out what a single node makes equal to another row, unless --strategy asks for it."""
     show_all = arguments.strategy or arguments.gpus > hardware_from(arguments).gpus_per_node
     return [strategy for strategy in lesson.strategies if show_all or strategy.name not in OVER_NODES]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from ndparallel.base.words import duration
 from ndparallel.lessons.lesson import Lesson
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import (
     NOTHING_FITS,
     Row,
@@ -85,7 +85,7 @@ def numbers_of_experts(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     rows = [
         sweep_row(
             runner,
-            enter(lesson.strategy(name), with_experts(job, experts), 4),
+            entry_of(lesson.strategy(name), with_experts(job, experts), 4),
             COLUMNS,
             strategy=name,
             experts=experts,
@@ -141,7 +141,7 @@ def capacities(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
 
 def at_capacity(lesson: Lesson, runner: Runner, job: Job, factor: float | None) -> Row:
     """One GPU alone drops other choices than four do, so that there is nothing to compare with."""
-    entry = enter(lesson.strategy("experts, skewed"), with_experts(job, 8, factor), 4)
+    entry = entry_of(lesson.strategy("experts, skewed"), with_experts(job, 8, factor), 4)
     row, results = row_and_results(runner, entry, COLUMNS, capacity_factor=factor)
     return row | routing_figures(results)
 

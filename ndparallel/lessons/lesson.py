@@ -64,8 +64,8 @@ class Lesson:
     notice: what to notice, from the numbers, in at most four sentences; contrast: the strategies whose
     timelines are shown; compare: those that `ndparallel compare` shows of this lesson; hierarchy: the
     strategy whose communication is shown axis by axis; defaults: fields of the job where no option sets them;
-    chosen: the strategies that the lesson's own options ask for; sweeps: further tables, by the name that
-    --sweep takes; own: what --with takes, where that is no rank program.
+    strategies_for: the strategies that the lesson's own options ask for; sweeps: further tables, by the name
+    that --sweep takes; own: what --with takes, where that is no rank program.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Lesson:
     hierarchy: str | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-    chosen: Callable[["Lesson", argparse.Namespace], Sequence[Strategy]] | None = None
+    strategies_for: Callable[["Lesson", argparse.Namespace], Sequence[Strategy]] | None = None
     sweeps: Mapping[str, Callable[..., Sweep]] = field(default_factory=dict)
     own: Own | None = None
 

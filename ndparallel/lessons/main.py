@@ -12,7 +12,7 @@ from ndparallel.engines.launch import RankError, join
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.notes import check_microbatches, fewer_microbatches, hardware_notes, sizes_only_notes
 from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, engine_from, job_from
-from ndparallel.lessons.own import add_option, told, with_own, with_own_names
+from ndparallel.lessons.own import add_option, as_user_error, with_own, with_own_names
 from ndparallel.lessons.registry import single_gpu
 from ndparallel.lessons.runner import Runner
 from ndparallel.lessons.table import entries_of, names_as_written, run_lesson
@@ -79,8 +79,8 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
 def with_rows_asked_for(lesson: Lesson, arguments: argparse.Namespace) -> Lesson:
     """Return the lesson with the strategies that its options choose, and the reader's own; --strategy then
     has the names as they are written."""
-    if lesson.chosen:
-        lesson = replace(lesson, strategies=lesson.chosen(lesson, arguments))
+    if lesson.strategies_for:
+        lesson = replace(lesson, strategies=lesson.strategies_for(lesson, arguments))
     lesson = with_own(lesson.named_for(arguments.gpus), arguments.own, arguments.gpus)
     names = names_as_written([single_gpu(), *lesson.strategies], arguments.strategy)
     arguments.strategy = with_own_names(lesson, names, arguments.own)
@@ -103,7 +103,7 @@ def run_asked_for(lesson: Lesson, job: Job, hardware: Hardware, arguments: argpa
         with progress() as announce:
             run = run_lesson(lesson, job, hardware, gpus, names, engine, announce, arguments.contention)
     except RankError as error:
-        raise told(error, arguments.own) from error
+        raise as_user_error(error, arguments.own) from error
     notes = *hardware_notes(run), *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
     run.report = replace(run.report, notes=notes)
     return run

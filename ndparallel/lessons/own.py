@@ -73,7 +73,7 @@ def as_program(lesson: Lesson, name: str, words: str, function: Callable, gpus: 
 RANK_PROGRAM = Own("a rank program (gpu, job) that returns a replica's outcome", ("gpu", "job"), as_program)
 
 
-def told(error: RankError, words: Sequence[str]) -> UserError | RankError:
+def as_user_error(error: RankError, words: Sequence[str]) -> UserError | RankError:
     """Return what a reader's function raised as a sentence with its line; another error as it is."""
     files = {str(Path(each.rpartition(":")[0]).resolve()) for each in words}
     places = re.findall(r'File "(.+)", line (\d+)', str(error))

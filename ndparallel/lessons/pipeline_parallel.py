@@ -9,7 +9,7 @@ from typing import Any
 from gpu import Link
 from ndparallel.base.words import listed
 from ndparallel.lessons.lesson import Lesson, Own, Strategy
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import NOTHING_FITS, Row, fitting, sweep_row
 from ndparallel.model.stages import head_in_blocks, layers_per_stage
 from ndparallel.model.units import ModelConfig
@@ -110,7 +110,7 @@ def chunks(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
 
 def row(lesson: Lesson, runner: Runner, name: str, job: Job, **point) -> Row:
     """Run one strategy on 4 GPUs for a row of a sweep."""
-    return sweep_row(runner, enter(lesson.strategy(name), job, 4), COLUMNS, strategy=name, **point)
+    return sweep_row(runner, entry_of(lesson.strategy(name), job, 4), COLUMNS, strategy=name, **point)
 
 
 def best_of(rows: list[Row], *columns: str) -> str:

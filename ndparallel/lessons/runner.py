@@ -59,7 +59,7 @@ class RefusedEntry(NamedTuple):
     reason: UserError
 
 
-def enter(strategy: Strategy, job: Job, gpus: int) -> Entry:
+def entry_of(strategy: Strategy, job: Job, gpus: int) -> Entry:
     """Give a strategy its job. Raises UserError for sizes that it cannot be cut to."""
     return Entry(strategy, strategy.job(job, gpus))
 
@@ -69,7 +69,7 @@ def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
     another program is given."""
     usual = single_gpu()
     alone = replace(usual, program=program) if program else usual
-    return enter(alone, job.work, 1)._replace(is_baseline=True)
+    return entry_of(alone, job.work, 1)._replace(is_baseline=True)
 
 
 class Reference(NamedTuple):
@@ -219,7 +219,7 @@ class Runner:
             return failed(strategy.name, entry.gpus, error), []
         if wrong := wrong_outcome(results, job.sizes_only):
             raise UserError(f"{strategy.name}: {wrong}")
-        row = compared(strategy.name, results, hardware, job, reference)
+        row = measure_against(strategy.name, results, hardware, job, reference)
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))
             row = replace(
@@ -245,7 +245,7 @@ class Runner:
         return replace(row, not_finite=str(earliest([result.value for result in watched]) or trace))
 
 
-def compared(
+def measure_against(
     name: str, results: list[RankResult], hardware: Hardware, job: Job, reference: Reference
 ) -> Measurement:
     """Measure a run, and how far its numbers are from the single GPU's."""

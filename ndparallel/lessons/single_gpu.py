@@ -49,7 +49,7 @@ def about_states(run: Run) -> Iterator[str]:
     yield f"Weights, gradients and optimizer ({si(states, 'B')}) do not shrink."
 
 
-def chosen(lesson: Lesson, arguments: argparse.Namespace) -> Sequence[Strategy]:
+def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> Sequence[Strategy]:
     """Return all strategies. Raises UserError where --gpus asks for several GPUs."""
     if arguments.gpus != 1:
         raise UserError(

@@ -9,11 +9,11 @@ from dataclasses import replace
 from importlib import import_module
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, chosen
+from ndparallel.base.errors import UserError, find_choice
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.launch import check_ranks
 from ndparallel.lessons.lesson import Lesson, Strategy
-from ndparallel.lessons.runner import Entry, Reference, RefusedEntry, Runner, baseline, enter
+from ndparallel.lessons.runner import Entry, Reference, RefusedEntry, Runner, baseline, entry_of
 from ndparallel.results.measure import Measurement
 from ndparallel.results.progress import Announce, ignore
 from ndparallel.results.report import WEIGHT_TOLERANCE, Report
@@ -51,7 +51,7 @@ def named_entries(lesson: Lesson, job: Job, gpus: int, names: Sequence[str]) -> 
     alone = [baseline(job)] * (lesson.gpus > 1)
     known = {entry.strategy.name: entry for entry in alone}
     chosen = choose([*(entry.strategy for entry in alone), *lesson.strategies], names)
-    return [known.get(strategy.name) or enter(strategy, job, gpus) for strategy in chosen]
+    return [known.get(strategy.name) or entry_of(strategy, job, gpus) for strategy in chosen]
 
 
 def all_entries(lesson: Lesson, job: Job, gpus: int) -> list[Entry | RefusedEntry]:
@@ -73,7 +73,7 @@ def refuse_all(entries: Sequence[Entry | RefusedEntry]) -> None:
 def enter_or_refuse(strategy: Strategy, job: Job, gpus: int) -> Entry | RefusedEntry:
     """Return an entry, or why the strategy cannot be cut to so many GPUs."""
     try:
-        return enter(strategy, job, gpus)
+        return entry_of(strategy, job, gpus)
     except UserError as refusal:
         return RefusedEntry(strategy, size_on(strategy, gpus), refusal)
 
@@ -115,7 +115,7 @@ def names_as_written(strategies: Sequence[Strategy], names: Sequence[str]) -> li
 def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
     """Return the strategies of these names, or all. Raises UserError for a name that none has."""
     by_name = {strategy.name: strategy for strategy in strategies}
-    return [by_name[chosen("strategy", name, by_name)] for name in names] or list(strategies)
+    return [by_name[find_choice("strategy", name, by_name)] for name in names] or list(strategies)
 
 
 def make_report(

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from ndparallel.lessons.lesson import Lesson
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import fitting, sweep_row
 from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
@@ -65,7 +65,7 @@ def degree(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     rows = [
         sweep_row(
             runner,
-            enter(strategy, job, tp),
+            entry_of(strategy, job, tp),
             COLUMNS,
             tp=tp,
             links=strategy.mesh(tp).link("tp", runner.hardware),

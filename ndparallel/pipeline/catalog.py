@@ -9,7 +9,7 @@ Glossary: see `ndparallel.pipeline.actions`.
 
 from pathlib import Path
 
-from ndparallel.base.errors import UserError, chosen
+from ndparallel.base.errors import UserError, find_choice
 from ndparallel.base.functions import in_words, is_own, own_function
 from ndparallel.base.words import count
 from ndparallel.pipeline.actions import Action, Layout, Schedule
@@ -35,7 +35,7 @@ def names_in(framework: str) -> dict[str, str]:
 def schedule_named(name: str) -> str:
     """Return the name of a schedule as it is written here, a reader's own as it is. Raises UserError for one
     that there is not."""
-    return name if is_own(name) else chosen("schedule", name, [*written(), SEARCHED])
+    return name if is_own(name) else find_choice("schedule", name, [*written(), SEARCHED])
 
 
 def default_schedule(chunks: int) -> str:

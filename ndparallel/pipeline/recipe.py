@@ -166,11 +166,11 @@ RECIPES: dict[str, Recipe] = {}
 def register(name: str, **known: Any) -> Callable[[Callable], Callable]:
     """Enter the function below this line into RECIPES, with what else is known of its schedule."""
 
-    def enter(program: Callable[[RankSide], Program]) -> Callable[[RankSide], Program]:
+    def decorator(program: Callable[[RankSide], Program]) -> Callable[[RankSide], Program]:
         RECIPES[name] = Recipe(program, **known)
         return program
 
-    return enter
+    return decorator
 
 
 def write(name: str, recipe: Recipe, layout: Layout, microbatches: int, group: int | None = None) -> Schedule:

@@ -12,7 +12,7 @@ from itertools import compress
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, chosen, unknown
+from ndparallel.base.errors import UserError, find_choice, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.hardware.accelerator import find_hardware
@@ -314,6 +314,6 @@ def schedule_from(arguments: argparse.Namespace, job: TrainingJob, pp: int) -> t
     if arguments.layers_per_stage:
         chunks = max(1, job.shape.layers // (max(pp, 1) * arguments.layers_per_stage))
     given = arguments.schedule
-    name = default_schedule(chunks or 1) if given is None else chosen("schedule", given, RECIPES)
+    name = default_schedule(chunks or 1) if given is None else find_choice("schedule", given, RECIPES)
     usual = RECIPES[name].default_chunks if pp > 1 else 1
     return name, chunks or usual

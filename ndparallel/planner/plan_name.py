@@ -34,7 +34,7 @@ SYNTAX = "write it as in TP8xPP4xDP16,zero1,sp,interleaved5,mbs1"
 
 def name_of(plan: Plan) -> str:
     """The plan's name."""
-    return ",".join([degrees_of(plan), *words_of(plan)])
+    return ",".join([degrees_of(plan), *choices_of(plan)])
 
 
 def plan_option(plan: Plan) -> str:
@@ -57,7 +57,7 @@ SHARDED = (
 AGAIN = {"none": "", "selective": "recomputes parts of each layer", "full": "recomputes whole layers"}
 
 
-def words_of(plan: Plan) -> list[str]:
+def choices_of(plan: Plan) -> list[str]:
     """What else it chooses, without what it does not use."""
     return [word for word, _ in meanings(plan)]
 

@@ -223,7 +223,7 @@ class Rules:
             f"CP{plan.cp}": self.first_that_fits([replace(plan, recompute=kind) for kind in RECOMPUTE])
             for plan in plans
         }
-        return self.quickest(MEGATRON, "how much CP?", found) or self.told_none(plans[0])
+        return self.quickest(MEGATRON, "how much CP?", found) or self.no_pipeline_fits(plans[0])
 
     def mixture(self, experts: int) -> Plan:
         """EP inside the node or over several, then PP until it fits, and TP only where no pipeline is long
@@ -239,7 +239,7 @@ class Rules:
         found = {f"EP{one.ep} {self.where(one)}": one for one in reaches if one}
         take = self.quickest(BRIDGE if len(found) > 1 else MEGATRON, f"{experts} experts?", found)
         if not take:
-            return self.told_none(plan)
+            return self.no_pipeline_fits(plan)
         self.ask(MEGATRON, "TP beside it?", f"TP{take.tp}" if take.tp > 1 else "no", tp=take.tp)
         self.hide_rows(take)
         return take
@@ -266,7 +266,7 @@ class Rules:
 
     def quickest(self, guide: Guide, question: str, ways: Mapping[str, Plan | None]) -> Plan | None:
         """The first of the ways that a guide leaves open of which predictions cannot say that another is
-        quicker, told; None where none fits."""
+        quicker, with the questions that led to it; None where none fits."""
         plans = {name: self.filled(plan) if plan.pp == 1 else plan for name, plan in ways.items() if plan}
         if not plans:
             return None
@@ -278,7 +278,7 @@ class Rules:
         self.ask(
             guide, question, follows, **{f"{name.lower()}_seconds": each for name, each in seconds.items()}
         )
-        return self.told(plans[first])
+        return self.ask_pipeline(plans[first])
 
     def first_that_fits(self, plans: Sequence[Plan], reach: int = 1) -> Plan | None:
         """The first of these that fits in some pipeline, interleaved if that can be; EP and TP together
@@ -288,7 +288,7 @@ class Rules:
                 return found
         return None
 
-    def told_none(self, plan: Plan) -> Plan:
+    def no_pipeline_fits(self, plan: Plan) -> Plan:
         """A plan that does not fit."""
         self.ask(MEGATRON, "how much PP until it fits?", "no pipeline is long enough", pp=self.gpus)
         return replace(plan, pp=self.gpus // (plan.tp * plan.cp))
@@ -315,8 +315,8 @@ class Rules:
         some = [replace(plan, chunks=chunks, schedule=default_schedule(chunks)) for chunks in ordered]
         return some if plan.pp > 1 else [plan]
 
-    def told(self, plan: Plan) -> Plan:
-        """Ask what led to a plan."""
+    def ask_pipeline(self, plan: Plan) -> Plan:
+        """Return the plan, with the questions that lead to its pipeline asked."""
         left = f"PP{plan.pp}, and DP{plan.dp} is what is left{again(plan.recompute)}"
         self.ask(MEGATRON, "how much PP until it fits?", left, pp=plan.pp, dp=plan.dp)
         if plan.pp == 1:

@@ -192,7 +192,7 @@ def figures(found: Prediction) -> dict[str, Any]:
     }
 
 
-def compared(one: PublishedLayout) -> LayoutCompared:
+def compare_layout(one: PublishedLayout) -> LayoutCompared:
     """A layout with what the guides advise and what the search finds."""
     found = advise(one.job, int(one.run.gpus))
     return LayoutCompared(one, predict(one.job, one.run), found.advised, found.found.best)

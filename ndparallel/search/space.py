@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.base.errors import UserError, chosen, unknown
+from ndparallel.base.errors import UserError, find_choice, unknown
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
@@ -213,9 +213,9 @@ def parsed(words: str) -> tuple[str, Any]:
     if name not in FIXABLE:
         raise unknown("part of a plan", name, FIXABLE)
     if name == "recompute":
-        return name, chosen(name, value, RECOMPUTE)
+        return name, find_choice(name, value, RECOMPUTE)
     if name == "schedule":
-        return name, chosen(name, value, RECIPES)
+        return name, find_choice(name, value, RECIPES)
     if name == "recompute_modules":
         return name, known_modules(value.split("+"))
     if name == "sequence_parallel":

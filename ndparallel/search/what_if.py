@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, chosen, unknown
+from ndparallel.base.errors import UserError, find_choice, unknown
 from ndparallel.base.quantities import MOST, is_absurd, number, parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import (
@@ -109,7 +109,7 @@ def with_word(cluster: Variant, name: str, operator: str, word: str) -> Variant:
 
 
 def with_dtype(job: TrainingJob, word: str) -> TrainingJob:
-    return replace(job, dtype=chosen("dtype", DTYPE_SPELLINGS.get(word.lower(), word), DTYPES))
+    return replace(job, dtype=find_choice("dtype", DTYPE_SPELLINGS.get(word.lower(), word), DTYPES))
 
 
 # switches of the software: by name, the words that each takes and what they change
@@ -134,7 +134,7 @@ def switched(name: str) -> Callable[[TrainingJob, str], TrainingJob]:
     """A change of one switch. Raises UserError for a word that it does not take, and for lessons' runs."""
 
     def change(job: TrainingJob, word: str) -> TrainingJob:
-        meant = chosen(name, word, SWITCHES[name])
+        meant = find_choice(name, word, SWITCHES[name])
         if job.stack.executed:
             raise UserError(f"--what-if {name}={word}: the lessons' own software has no such switch.")
         return replace(job, stack=replace(job.stack, **SWITCHES[name][meant]))

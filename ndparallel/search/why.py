@@ -54,7 +54,7 @@ class WhyNot:
         }
 
 
-def compared(found: Found, asked: str) -> WhyNot:
+def compare_with_recommended(found: Found, asked: str) -> WhyNot:
     """The plan of this name, or the best of these degrees where the name has no more. Raises UserError for
     what is no name."""
     given = parsed_name(asked)

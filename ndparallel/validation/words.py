@@ -122,7 +122,7 @@ def is_used(stated: Any, words_for_yes: str = "") -> bool | None:
     """Return whether a run uses what it says so of, or names; None where the word is not known."""
     if not isinstance(stated, str):
         return bool(stated)
-    words = words_of(stated)
+    words = as_text(stated)
     if re.match(UNSTATED, words):
         return None
     return False if re.match(NOT_USED, words) else True if re.match(words_for_yes, words) else None
@@ -226,11 +226,11 @@ def read_software(software: Mapping[str, Any]) -> dict[str, Any]:
 
 def not_known(software: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a sentence for each word of a run's software that is not known."""
-    known = read_software(software) | {"framework": stack_of_framework(words_of(software.get("framework")))}
+    known = read_software(software) | {"framework": stack_of_framework(as_text(software.get("framework")))}
     return tuple(
         f"its {key} {brief(stated)} is not known here, and counts as not stated."
         for key, stated in software.items()
-        if known[key] is None and not re.match(NOTHING, words_of(stated))
+        if known[key] is None and not re.match(NOTHING, as_text(stated))
     )
 
 
@@ -294,7 +294,7 @@ def schedule_named(stated: str | None) -> str | None:
 def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
     """Return none, selective or full; with full also how many of a stage's `layers` are recomputed, 0 for
     all."""
-    words = words_of(stated)
+    words = as_text(stated)
     if modules_of(stated) or re.search("selective|op.level|^sac", words):
         return "selective", 0
     if re.match(NOTHING, words) or not re.search(WHOLE_LAYERS, words):
@@ -306,7 +306,7 @@ def states_recomputation(run: Mapping[str, Any]) -> bool:
     """Return whether a run says what it computes again, if only that it is nothing."""
     stated, framework = run.get("recompute"), str((run.get("software") or {}).get("framework")).lower()
     unsaid = f"{UNSTATED}|selective$" if re.search(SHARE_OF_LAYERS, framework) else UNSTATED
-    return stated is not None and not re.match(unsaid, words_of(stated))
+    return stated is not None and not re.match(unsaid, as_text(stated))
 
 
 def recomputed_layers(words: str, layers: int) -> int:
@@ -329,12 +329,12 @@ def counted(digits: str) -> int:
 
 def modules_of(stated: Any) -> tuple[str, ...]:
     """Return the modules that are recomputed, where the run names them; unknown modules cost nothing."""
-    words = [word for word in re.split(r"[^a-z_]+", words_of(stated).removeprefix("selective")) if word]
+    words = [word for word in re.split(r"[^a-z_]+", as_text(stated).removeprefix("selective")) if word]
     known = tuple(dict.fromkeys(RECOMPUTED[word] for word in words if word in RECOMPUTED))
     return known if known and all(word in RECOMPUTED or "_" in word for word in words) else ()
 
 
-def words_of(stated: Any) -> str:
+def as_text(stated: Any) -> str:
     if isinstance(stated, bool) or stated is None:
         return "full" if stated else "none"
     if isinstance(stated, dict):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ndparallel.base.errors import UserError, chosen, told, unknown
+from ndparallel.base.errors import UserError, find_choice, print_error, unknown
 from ndparallel.base.words import choices, count, duration, folded, listed, paragraph, three_digits
 
 
@@ -63,7 +63,7 @@ def test_an_error_is_broken_between_words_for_a_terminal_and_stays_one_line_in_a
     monkeypatch.setenv("COLUMNS", terminal)
     for seen in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda seen=seen: seen)
-        assert told(str(unknown("strategy", "x", names))) == 2
+        assert print_error(str(unknown("strategy", "x", names))) == 2
         printed.append(capsys.readouterr().err)
     line, lines = printed
     assert line.count("\n") == 1 and lines.split() == line.split()
@@ -71,9 +71,12 @@ def test_an_error_is_broken_between_words_for_a_terminal_and_stays_one_line_in_a
 
 
 def test_a_name_is_known_in_any_case():
-    assert [chosen("strategy", name, ["1F1B", "ZB-H1"]) for name in ("1f1b", "zb-H1")] == ["1F1B", "ZB-H1"]
+    assert [find_choice("strategy", name, ["1F1B", "ZB-H1"]) for name in ("1f1b", "zb-H1")] == [
+        "1F1B",
+        "ZB-H1",
+    ]
     with pytest.raises(UserError, match="unknown strategy 'zb'. Did you mean 'ZB-H1'"):
-        chosen("strategy", "zb", ["1F1B", "ZB-H1"])
+        find_choice("strategy", "zb", ["1F1B", "ZB-H1"])
 
 
 def test_only_what_resembles_the_word_typed_is_suggested():

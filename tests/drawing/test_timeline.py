@@ -46,7 +46,7 @@ from ndparallel.drawing.timeline import BLANK, BLOCKS, Timelines, axis, gantt, l
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import build
@@ -278,14 +278,14 @@ def test_every_pass_has_the_letter_and_the_microbatch_that_its_schedule_says(nam
 )
 def test_parts_of_one_microbatch_are_not_numbered(lesson, strategy):
     """Attention takes block after block of keys, and a GPU's experts one after another."""
-    _, results = Runner(POCKET, "inline").measured(enter(load(lesson).strategy(strategy), Job(), 4))
+    _, results = Runner(POCKET, "inline").measured(entry_of(load(lesson).strategy(strategy), Job(), 4))
     spans = [span for lane in timeline(strategy, results).lanes for span in lane.spans]
     assert {span.microbatch for span in spans} == {None}
 
 
 def test_without_numbers_the_backward_passes_of_a_unit_are_halves_alike():
     """A GPU's experts, one after another, put off their weights' gradients; its router does not."""
-    job = enter(load("ep_expert_parallel").strategy("experts, divided"), Job(), 4)
+    job = entry_of(load("ep_expert_parallel").strategy("experts, divided"), Job(), 4)
     _, results = Runner(POCKET, "inline").measured(job)
     spans = timeline("experts", results).lanes[0].spans
     named = {(str(span.what).split()[1], span.activity) for span in spans if "backward" in str(span.what)}

@@ -18,7 +18,7 @@ from ndparallel.hardware.disturbances import Disturbances
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.training.job import Job
 from tests.collective.test_lockstep import EXACT, in_lockstep
 from tests.support.collective_programs import LINKS, Case, execute, hardware, sequences
@@ -217,4 +217,4 @@ def test_a_gpu_that_no_run_of_a_sweep_has_is_told_when_it_is_over():
         pytest.raises(UserError, match="there is no GPU 2; what runs here has GPUs 0 to 1"),
         disturbed as runner,
     ):
-        runner.measured(enter(strategy("1d_data_parallel", "DDP ring"), JOB, 2))
+        runner.measured(entry_of(strategy("1d_data_parallel", "DDP ring"), JOB, 2))

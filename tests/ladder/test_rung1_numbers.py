@@ -15,7 +15,7 @@ import pytest
 
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import LESSONS, load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.parallel.mesh import Mesh
@@ -58,7 +58,7 @@ def test_every_strategy_of_every_lesson_equals_the_single_gpu(lesson, name, dtyp
     chosen, gpus = strategy(lesson, name), load(lesson).gpus
     job = Job(**{"model": BREADTH, "dtype": dtype} | load(lesson).defaults)
     with Runner(POCKET, "inline") as runner:
-        entry = enter(chosen, job, gpus)
+        entry = entry_of(chosen, job, gpus)
         row, _ = runner.measured(entry)
         alone = runner.reference(entry.job, chosen.reference).measurement
     assert row.loss == pytest.approx(alone.loss, rel=TOLERANCE[dtype])

@@ -12,7 +12,7 @@ from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import LESSONS, load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.model.optimizer import MasterWeights, make_optimizer
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.gradient_check import tolerance_of
@@ -116,7 +116,7 @@ def test_experts_in_a_grid_to_which_every_token_goes(mesh, changes):
 def assert_one_gpus(lesson, name, changes):
     chosen, job = strategy(lesson, name), Job(**vars(JOB) | changes | load(lesson).defaults)
     with Runner(POCKET, "inline") as runner:
-        entry = enter(chosen, job, load(lesson).gpus)
+        entry = entry_of(chosen, job, load(lesson).gpus)
         row, _ = runner.measured(entry)
         alone = runner.reference(entry.job, chosen.reference).measurement
     assert row.max_gradient_difference is not None and row.max_gradient_difference <= tolerance_of(job)

@@ -10,7 +10,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import LESSONS, load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.model.vocabulary import TiedTable
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training import clipping
@@ -46,7 +46,7 @@ def norms(results) -> set[tuple[float, ...]]:
 def test_every_strategy_of_every_lesson_clips_as_one_gpu_does(lesson, name):
     chosen, job = strategy(lesson, name), Job(**vars(JOB) | load(lesson).defaults)
     with Runner(POCKET, "inline") as runner:
-        entry = enter(chosen, job, load(lesson).gpus)
+        entry = entry_of(chosen, job, load(lesson).gpus)
         row, results = runner.measured(entry)
         alone = runner.reference(entry.job, chosen.reference).measurement
     assert row.gradient_norm == pytest.approx(alone.gradient_norm, rel=1e-14)

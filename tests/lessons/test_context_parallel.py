@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpu import Event
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.parallel.context import zigzag
 from ndparallel.results.measure import breakdown, bytes_sent
 from ndparallel.training.job import Job
@@ -86,7 +86,7 @@ def test_a_merge_that_does_not_weigh_is_another_gradient(monkeypatch):
         sys.modules[LESSON], "merge", lambda mixed, logsum, block, other: (mixed + block, logsum)
     )
     with Runner(POCKET, "inline") as runner:
-        row, _ = runner.measured(enter(strategy(LESSON, "attention, overlapped"), JOB, 4))
+        row, _ = runner.measured(entry_of(strategy(LESSON, "attention, overlapped"), JOB, 4))
     assert row.max_gradient_difference and row.max_gradient_difference > 0.1
 
 

@@ -9,7 +9,7 @@ from gpu import GPU
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.table import make_report
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.buckets import ShardedOptimizer
@@ -25,7 +25,7 @@ SPARSE = SMALL.replace(layers=4, experts=4, expert_ffn=8, balance_loss=0.7)
 def reported(chosen: Strategy, job: Job, gpus: int):
     """The report of one strategy's run, and its row."""
     with Runner(ROOMY, "inline") as runner:
-        entry = enter(chosen, job, gpus)
+        entry = entry_of(chosen, job, gpus)
         row, _ = runner.measured(entry)
         return make_report("test", entry.job, ROOMY, [row], runner.reference(entry.job)), row
 
@@ -114,7 +114,7 @@ def test_the_printed_loss_falls_by_what_its_gradients_promise(mesh, tmp_path):
     job = Job(model=SPARSE, steps=2, dtype="float64", optimizer="sgd", learning_rate=rate, text=str(text))
     chosen = on_mesh("4d_combined", "DP only", mesh)
     with Runner(ROOMY, "inline") as runner:
-        row, _ = runner.measured(enter(chosen, job.replace(microbatches=2), mesh.world_size))
+        row, _ = runner.measured(entry_of(chosen, job.replace(microbatches=2), mesh.world_size))
         gradients = runner.reference(job).gradients
     promised = rate * sum(float(np.sum(gradient**2)) for gradient in gradients.values())
     assert row.losses[0] - row.losses[1] == pytest.approx(promised, rel=1e-4)

@@ -8,7 +8,7 @@ import pytest
 
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.results.measure import breakdown, bytes_sent
 from ndparallel.training.job import Job
 from tests.support.common import measured, run, strategy
@@ -104,7 +104,7 @@ def test_experts_that_count_their_rows_as_one_mean_get_another_gradient(monkeypa
 
     monkeypatch.setattr(ExpertLayer, "experts_weight", undivided)
     with Runner(POCKET, "inline") as runner:
-        row, _ = runner.measured(enter(chosen("divided"), JOB, 4))
+        row, _ = runner.measured(entry_of(chosen("divided"), JOB, 4))
     assert row.max_gradient_difference and row.max_gradient_difference > 0.1
 
 

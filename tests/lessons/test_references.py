@@ -5,7 +5,7 @@ from ndparallel.engines.task import PendingRun
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, baseline, enter
+from ndparallel.lessons.runner import Runner, baseline, entry_of
 from ndparallel.training.job import Job
 from tests.support.common import SMALL
 
@@ -26,7 +26,7 @@ def test_a_reference_is_made_once_beside_the_ranks_before_those_that_it_is_compa
     ddp = load("1d_data_parallel").strategies[0]
     entries = [
         baseline(Job(model=SMALL, batch=4)),
-        *(enter(ddp, Job(model=SMALL, batch=batch), 2) for batch in (4, 4, 4, 8)),
+        *(entry_of(ddp, Job(model=SMALL, batch=batch), 2) for batch in (4, 4, 4, 8)),
     ]
     runner = Diary()
     with runner:

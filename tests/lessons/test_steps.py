@@ -6,7 +6,7 @@ import pytest
 
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import LESSONS, load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.training.job import Job
 from tests.support.common import SMALL, measured, names, run, strategy
 
@@ -75,6 +75,6 @@ def test_the_loss_falls_by_what_gradients_written_by_hand_promise(lesson, name):
 def test_the_loss_of_every_step_is_measured_and_is_one_gpus():
     job = Job(model=SMALL, steps=3, dtype="float64")
     with Runner(ROOMY, "inline") as runner:
-        row, _ = runner.measured(enter(strategy("1d_data_parallel", "DDP ring"), job, 4))
+        row, _ = runner.measured(entry_of(strategy("1d_data_parallel", "DDP ring"), job, 4))
     assert row.baseline and len(row.losses) == 3 and row.losses[-1] == row.loss
     assert row.losses == pytest.approx(row.baseline.losses, rel=1e-12)

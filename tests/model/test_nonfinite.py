@@ -12,7 +12,7 @@ from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.table import run_entries
 from ndparallel.model.nonfinite import first_trace
 from ndparallel.parallel.mesh import Mesh
@@ -55,7 +55,7 @@ def run_of(program, engine="inline", **changes) -> Any:
     strategy = Strategy("ours", program, lambda gpus: Mesh(dp=gpus))
     runner = Runner(POCKET, engine, announced.append)
     run: Any = run_entries(
-        "test", [enter(strategy, JOB.replace(**changes), 4)], JOB.replace(**changes), runner
+        "test", [entry_of(strategy, JOB.replace(**changes), 4)], JOB.replace(**changes), runner
     )
     run.announced = announced
     return run
@@ -73,7 +73,7 @@ def test_it_is_told_which_operation_of_which_gpu_made_the_first_infinity(engine)
 def test_a_run_that_is_looked_through_again_leaves_the_next_one_alone_that_has_begun_already():
     sound = load("1d_data_parallel").strategies[0]
     spoilt = replace(sound, name="ours", program=poisoned)
-    entries = [enter(strategy, JOB, 4) for strategy in (spoilt, sound, spoilt, sound)]
+    entries = [entry_of(strategy, JOB, 4) for strategy in (spoilt, sound, spoilt, sound)]
     rows = [row for row, _ in measured_in_turn(entries)]
     assert [row.not_finite is None for row in rows] == [False, True, False, True]
     assert rows[1] == rows[3] and rows[2].not_finite == rows[0].not_finite
@@ -110,7 +110,7 @@ def test_a_run_that_is_well_is_not_run_again():
 def test_training_that_diverges_is_told_for_the_single_gpu_as_for_the_others(capsys):
     strategies = [*load("1d_data_parallel").strategies, load("0d_single_gpu").strategies[0]]
     lesson = replace(
-        load("1d_data_parallel"), defaults={"learning_rate": 1e25}, strategies=strategies, chosen=None
+        load("1d_data_parallel"), defaults={"learning_rate": 1e25}, strategies=strategies, strategies_for=None
     )
     assert (
         main(

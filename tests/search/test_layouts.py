@@ -9,7 +9,7 @@ from ndparallel.planner.legality import violations
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack
 from ndparallel.search.advice import Rules
-from ndparallel.search.layouts import LAYOUTS, compared
+from ndparallel.search.layouts import LAYOUTS, compare_layout
 from ndparallel.search.search import search
 
 GPUS = {  # of the sources, and billions of parameters
@@ -88,5 +88,5 @@ def test_a_search_of_plans_whose_all_to_alls_hide_is_sure_of_its_best():
 
 
 def test_advice_on_a_published_layout_is_held_against_the_run():
-    found = compared(next(one for one in LAYOUTS if one.model == "mixtral-8x7b"))
+    found = compare_layout(next(one for one in LAYOUTS if one.model == "mixtral-8x7b"))
     assert found.difference("advise") == pytest.approx(-0.06, abs=0.01)

@@ -95,11 +95,11 @@ def seconds_of(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
     pricings = [Pricing(job, plans) for plans in families]
     for one in pricings:
         if not one.units:
-            price_units([other for other in pricings if words_of(other.plan) == words_of(one.plan)])
+            price_units([other for other in pricings if price_key(other.plan) == price_key(one.plan)])
     return [seconds_of_family(one) for one in pricings]
 
 
-def words_of(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
+def price_key(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
     """What the price of a unit depends on, beside the degrees that cut it."""
     return plan.recompute, plan.recompute_modules, plan.sequence_parallel
 
