@@ -53,6 +53,7 @@ CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 LAYOUT = "--pipeline-model-parallel-layout"
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 WINDOW, WINDOWED = "--window-size", "--window-attn-skip-freq"
+MULTIPLE = "--make-vocab-size-divisible-by"
 PREDICTION = "--mtp-num-layers"
 REPLICAS = "--num-distributed-optimizer-instances"
 FSDP = (

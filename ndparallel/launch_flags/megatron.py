@@ -8,7 +8,6 @@ Limit  What no plan knows (data, tokenizer, learning rate, checkpoints) is passe
 Glossary: see fields.py.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -34,7 +33,7 @@ from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import MEGATRON_CORE, NEMO
 from ndparallel.planner.stack import Stack
-from ndparallel.planner.stages import split_of
+from ndparallel.planner.stages import padded_vocab, split_of
 
 FREE = (  # of a software stack: what flags choose
     *(
@@ -42,6 +41,7 @@ FREE = (  # of a software stack: what flags choose
         "attention",
         "dropout",
         "accumulates",
+        "vocabulary_multiple",
         "gradient_bytes",
         "scales_gradients",
         "cast_weights",
@@ -56,7 +56,6 @@ FREE = (  # of a software stack: what flags choose
     ),
     *("tp_overlap", "dp_overlap", "prefetch", "gathers_first", "cp_overlap", "pp_overlap"),
 )
-PADDED_TO = 128  # --make-vocab-size-divisible-by, times tp
 ELSEWHERE = "data, tokenizer, learning rate, number of steps, checkpoints"
 
 
@@ -89,12 +88,9 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         f"Derived: data-parallel size {plan.dp}, {number} microbatch{'es' * (number != 1)} in a step. "
         f"Flags of {release('megatron')}."
     )
-    padded = math.ceil(job.shape.vocab / (PADDED_TO * plan.tp)) * PADDED_TO * plan.tp
+    padded = padded_vocab(job.shape, job.stack, plan.tp)
     if padded != job.shape.vocab:
-        yield (
-            f"It pads the vocabulary to {padded}, so that tp={plan.tp} can cut it; the plan counts "
-            f"{job.shape.vocab}."
-        )
+        yield f"It pads the vocabulary of {job.shape.vocab} to {padded}, as the plan does."
     if job.routing_imbalance > 1:
         yield (
             f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows, which no flag "
@@ -287,6 +283,8 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield chosen("attention", job.stack.attention, fields.ATTENTION)
     rate = 0.1 if job.stack.dropout else 0  # Megatron's own, or none
     yield f"--attention-dropout {rate} --hidden-dropout {rate}"
+    multiple = job.stack.vocabulary_multiple
+    yield "" if multiple == MEGATRON_CORE.vocabulary_multiple else f"{fields.MULTIPLE} {multiple}"
     yield "" if job.stack.accumulates else "--no-gradient-accumulation-fusion"
     yield gradient_flag(job.stack, plan)
     yield "" if job.stack.scales_gradients else "--ddp-average-in-collective"

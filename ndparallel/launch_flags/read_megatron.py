@@ -225,6 +225,7 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         base,
         attention=attention,
         dropout=dropout_from(flags),
+        vocabulary_multiple=vocabulary_multiple_from(flags, base),
         accumulates=not flags.has("--no-gradient-accumulation-fusion"),
         gradient_bytes=gradient_bytes_from(flags),
         scales_gradients=not flags.has("--ddp-average-in-collective"),
@@ -240,6 +241,14 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         fused_permutation=flags.has(fields.FUSED["fused_permutation"]),
         fused_router=flags.has(fields.FUSED["fused_router"]),
     )
+
+
+def vocabulary_multiple_from(flags: Given, base: Stack) -> int:
+    """What a rank's part of the vocabulary is a multiple of; 1 where the whole was padded by hand."""
+    if flags.has("--padded-vocab-size"):
+        flags.heed(fields.MULTIPLE)
+        return 1
+    return max(1, flags.number(fields.MULTIPLE)) if flags.has(fields.MULTIPLE) else base.vocabulary_multiple
 
 
 def gradient_bytes_from(flags: Given) -> int:

@@ -127,6 +127,7 @@ def kv_heads_and_width(flags: Given, hidden: int, heads: int) -> tuple[int, int]
 def vocab_from(flags: Given) -> int:
     for flag in ("--padded-vocab-size", "--vocab-size"):
         if flags.has(flag):
+            flags.heed("--vocab-size")
             return flags.number(flag)
     for flag in ("--tokenizer-type", "--vocab-file"):
         tokenizer = (flags.text(flag) or "").rpartition("/")[2]

@@ -81,6 +81,8 @@ class HeadSettings:
     """The matrix of the vocabulary, its logits and the loss."""
 
     cuts_table: bool = True  # tp cuts the embedding's table
+    # rows of a rank's part of it are a multiple of this (--make-vocab-size-divisible-by)
+    vocabulary_multiple: int = 1
     parallel_loss: bool = True  # the loss is computed on tp shards of the logits
     # the head is plain PyTorch: it gathers its input, async TP or not, and where a microbatch has several
     # sequences puts the ranks' parts into a copy (_maybe_view_chunk_cat in

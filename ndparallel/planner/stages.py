@@ -16,6 +16,7 @@ from ndparallel.base.words import listed
 from ndparallel.pipeline.work import spread_layers
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.stack import Stack
 
 ENDS = ("embedding", "head")
 KEPT = " kept"  # of a layer that is not recomputed while others are
@@ -95,11 +96,11 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> t
     counted, tp = job.shape.parameters(), plan.tp
     kind = kind.removesuffix(KEPT)
     if kind == "embedding":
-        table = counted.token_embedding / (tp if job.stack.cuts_table else 1)
+        table = table_elements(job, tp if job.stack.cuts_table else 1)
         return table + counted.position_embedding + counted.embedding_norm, 0.0
     if kind == "head":
         copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
-        head = copied * counted.token_embedding / tp + counted.head_bias / tp + counted.final_norm
+        head = copied * table_elements(job, tp) + counted.head_bias / tp + counted.final_norm
         return head_and_prediction(job, plan, head, kept)
     cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
     whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
@@ -109,6 +110,18 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> t
         share, (added, own) = adapters.base_bits / 16, trained_of(job, plan, kind)
         return share * cut / tp + whole + added, share * experts + own
     return kept * cut / tp + whole, kept * experts
+
+
+def table_elements(job: TrainingJob, tp: Any) -> Any:
+    """Parameters of a tp rank's part of the vocabulary's table."""
+    return padded_vocab(job.shape, job.stack, tp) * job.shape.hidden / tp
+
+
+def padded_vocab(shape: ModelShape, stack: Stack, tp: Any) -> Any:
+    """The vocabulary with the rows that no token has, so that all tp ranks have as many
+    (vocab_size_with_padding in megatron/core/tokenizers/utils/build_tokenizer.py)."""
+    multiple = stack.vocabulary_multiple * tp
+    return -(-shape.vocab // multiple) * multiple
 
 
 def head_and_prediction(job: TrainingJob, plan: Plan, head: Any, kept: float) -> tuple[Any, Any]:

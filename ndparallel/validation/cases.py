@@ -158,7 +158,7 @@ def express(run: Mapping[str, Any]) -> Case:
     run = with_tables(run)
     degrees, hardware = degrees_of(run), hardware_of(run["hardware"])
     stack, bits = stack_of(run), number_of_bits(run.get("precision"))
-    shape = shape_of(run, degrees["tp"], stack.name.startswith(("megatron", "nemo")))
+    shape = shape_of(run, degrees["tp"], stack)
     plan = plan_of(run, degrees, shape, stack, hardware.gpus_per_node)
     batch = global_batch(run["batch"], plan)
     framework = str(run["software"].get("framework")).lower()

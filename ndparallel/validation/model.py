@@ -19,9 +19,10 @@ from ndparallel.planner.models.config import SPELLINGS
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import BIASES, GATED, Experts, LatentAttention, ModelShape
 from ndparallel.planner.models.sizes import checked_size
+from ndparallel.planner.stack import Stack
+from ndparallel.planner.stages import padded_vocab
 
 UNSTATED_VOCABULARY = 32_000
-MEGATRON_VOCABULARY = 128  # --make-vocab-size-divisible-by: a rank's part of the table is a multiple of it
 MOE_HEAD = 128
 MORE_SPELLINGS = {
     "top_k": ("topk", "top_k", "experts_per_token", "moe_router_topk"),
@@ -93,11 +94,11 @@ def plain(name: str) -> str:
     return re.sub(r"llama3\.1", "llama3", name)
 
 
-def shape_of(run: Mapping[str, Any], tp: int, megatron: bool) -> ModelShape:
+def shape_of(run: Mapping[str, Any], tp: int, stack: Stack) -> ModelShape:
     """Return the model's shape. Raises UserError for a size that is not stated and follows from nothing."""
     stated = Stated(run["model"])
     shape = known_shape(run, stated) or usual_shape(run, stated)
-    return cut_by(tp, megatron, shape)
+    return cut_by(tp, stack, shape)
 
 
 def known_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape | None:
@@ -215,7 +216,7 @@ def dense_layers(stated: Stated, layers: int, usual: tuple[int, ...]) -> tuple[i
 # ------------------------------------------------------------------------------------ what tp does not divide
 
 
-def cut_by(tp: int, megatron: bool, shape: ModelShape) -> ModelShape:
+def cut_by(tp: int, stack: Stack, shape: ModelShape) -> ModelShape:
     """Return the shape padded to multiples of tp: heads, KV heads that ranks do not share, the MLP, the
     vocabulary."""
     heads = padded(shape.heads, tp)
@@ -227,8 +228,8 @@ def cut_by(tp: int, megatron: bool, shape: ModelShape) -> ModelShape:
         else padded(shape.kv_heads, tp)
     )
     kv_heads = kv_heads if heads % kv_heads == 0 else heads
-    vocab = padded(shape.vocab, tp * MEGATRON_VOCABULARY if megatron else tp)
-    return replace(shape, heads=heads, kv_heads=kv_heads, ffn=padded(shape.ffn, tp), vocab=vocab)
+    ffn, vocab = padded(shape.ffn, tp), padded_vocab(shape, stack, tp)
+    return replace(shape, heads=heads, kv_heads=kv_heads, ffn=ffn, vocab=vocab)
 
 
 def padded(number: int, multiple: int) -> int:

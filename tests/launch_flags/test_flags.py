@@ -35,7 +35,7 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.options import overlapping
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import STACKS
-from ndparallel.planner.stages import layers_by_stage
+from ndparallel.planner.stages import layers_by_stage, padded_vocab
 from ndparallel.validation.words import graphs_stated
 
 H100 = find_hardware("h100")
@@ -291,7 +291,21 @@ def test_megatron_says_to_what_it_pads_the_vocabulary_and_nothing_where_it_need_
     """To a multiple of 128 tp: --make-vocab-size-divisible-by."""
     script = emit_megatron(job_of(model, batch=64), Plan(tp=tp, dp=8 // tp))
     assert ("It pads the vocabulary" in script) == bool(padded)
-    assert not padded or f"to {padded}, so that tp={tp}" in script
+    assert not padded or f"to {padded}, as the plan does" in script
+
+
+@pytest.mark.parametrize(
+    ("flags", "rows"),
+    [("", 50_688), ("--make-vocab-size-divisible-by 1", 50_260), ("--padded-vocab-size 50432", 50_432)],
+)
+def test_a_scripts_own_padding_of_the_vocabulary_is_priced_and_written_anew(flags, rows):
+    """50257 tokens on 4 ranks."""
+    script = emit_megatron(job_of("gpt2"), Plan(tp=4, dp=2))
+    read = read_megatron(script.replace("--seq-length", f"{flags} --seq-length"), H100)
+    assert padded_vocab(read.job.shape, read.job.stack, 4) == rows
+    assert not any("vocab-size" in note for note in read.notes)
+    again = read_megatron(emit_megatron(read.job, read.plan), H100)
+    assert padded_vocab(again.job.shape, again.job.stack, 4) == rows
 
 
 @pytest.mark.parametrize(("imbalance", "told"), [(1.0, False), (1.5, True)])

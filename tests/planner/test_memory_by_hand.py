@@ -8,7 +8,7 @@ import pytest
 from gpu import Operation
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, Share, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.dense import LayerLists, lists_of
 from ndparallel.planner.layers.kept import experts_bytes, kept_bytes, normed_bytes
 from ndparallel.planner.memory.states import checkpoint_bytes, passing_bytes
 from ndparallel.planner.memory.total import in_flight, memory_by_rank
@@ -18,6 +18,7 @@ from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.options import overlapping
 from ndparallel.planner.prediction import peak_memory
 from ndparallel.planner.software import find_stack
+from ndparallel.planner.stages import elements_of
 from ndparallel.planner.step.framework import framework_workload
 
 S, H, F, KV, VOCAB = 4096, 4096, 14336, 1024, 128256
@@ -84,11 +85,12 @@ def test_16_bits_for_everything_take_2_bytes_for_weight_gradient_and_each_moment
 
 @pytest.mark.parametrize(("tp", "cp", "dp", "ep"), [(1, 1, 8, 4), (2, 2, 4, 2), (4, 1, 2, 2)])
 def test_all_gpus_together_keep_the_optimizer_of_each_expert_once_and_of_what_tp_cuts_once(tp, cp, dp, ep):
-    """Router and norms are whole on every tp rank, so their optimizer is there tp times."""
+    """Router and norms are whole on every tp rank, so their optimizer is there tp times; 32000 rows of the
+    vocabulary are padded to a multiple of 128 tp."""
     plan = Plan(tp=tp, cp=cp, dp=dp, ep=ep, zero=1)
     experts, cut, copied = (
         32 * 8 * EXPERT,
-        32 * (2 * H * H + 2 * H * KV) + 2 * 32000 * H,
+        32 * (2 * H * H + 2 * H * KV) + 2 * {1: 32000, 2: 32000, 4: 32256}[tp] * H,
         32 * (8 * H + 2 * H) + H,
     )
     everywhere = peak_memory(job("mixtral-8x7b"), plan).optimizer * plan.gpus
@@ -208,6 +210,19 @@ def test_logits_are_cut_by_tp_where_the_loss_is(stack, kept, whole, unread):
     assert peak_memory(job(stack=stack), Plan(tp=2)).logits == kept * S * VOCAB / 2 + beside
     alone = replace(job(stack=stack), stack=replace(find_stack(stack), parallel_loss=False))
     assert peak_memory(alone, Plan(tp=2)).logits == whole * S * VOCAB + beside
+
+
+@pytest.mark.parametrize(("stack", "rows"), [("megatron-core", 129_024), ("torchtitan", 128_256)])
+def test_megatron_pads_the_vocabulary_to_a_multiple_of_128_for_each_tp_rank_and_torch_does_not(stack, rows):
+    """Of 1002 * 128 rows 8 ranks have 126 * 128 each; table, logits and their product alike."""
+    llama, plan = job(stack=stack), Plan(tp=8)
+    assert elements_of(llama, plan, "embedding")[0] == rows * H / 8
+    assert elements_of(llama, plan, "head")[0] == rows * H / 8 + H
+    product = next(item for item in lists_of(llama, plan).head().forward if item.name == "logits forward")
+    assert product.flops == 2 * S * H * rows / 8
+    per_row = peak_memory(job(stack=stack), Plan()).logits - 2 * 2 * S * H
+    per_row = per_row / VOCAB if stack == "megatron-core" else (2 + 4 * 4) * S
+    assert peak_memory(llama, plan).logits == per_row * rows / 8 + 2 * 2 * S * H
 
 
 @pytest.mark.parametrize(("sequences", "copies"), [(1, 1), (2, 2)])

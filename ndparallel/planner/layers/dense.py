@@ -22,6 +22,7 @@ from ndparallel.planner.layers.latent import LatentLists
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Layer
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
+from ndparallel.planner.stages import padded_vocab
 
 QKV = 3  # matrices side by side: queries, keys, values
 # products whose input the one before makes, in fused experts
@@ -249,9 +250,10 @@ class LayerLists(AttentionLists, ExpertLists, LatentLists):
 
     def head(self) -> Layer:
         """Final norm, logits and loss: forward, backward for inputs, backward for weights."""
-        logits = Linear("logits", self.shape.hidden, self.shape.vocab, False, "columns")
+        vocab = padded_vocab(self.shape, self.stack, self.share.tp)
+        logits = Linear("logits", self.shape.hidden, vocab, False, "columns")
         forward, back, weight = (self.product(logits, side) for side in ("forward", "dgrad", "wgrad"))
-        elements = self.share.rows * self.shape.vocab
+        elements = self.share.rows * vocab
         loss = self.elementwise(
             "loss",
             elements / self.share.tp if self.stack.parallel_loss else elements,

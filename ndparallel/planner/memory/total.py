@@ -49,7 +49,14 @@ from ndparallel.planner.memory.states import (
     plain_states,
 )
 from ndparallel.planner.numbers import smaller
-from ndparallel.planner.stages import ENDS, held_of, stage_kinds, trained_of
+from ndparallel.planner.stages import (
+    ENDS,
+    held_of,
+    padded_vocab,
+    stage_kinds,
+    table_elements,
+    trained_of,
+)
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import PipelineTimer
 
@@ -188,8 +195,9 @@ def logits_bytes(job: TrainingJob, plan: Plan):
     kept = kept + stack.logits_kept_more * stack.parallel_loss * (plan.tp > 1)
     # of other microbatches, and joined with this one's
     whole = stack.keeps_outputs * (plan.pp > 1) * (2 * plan.microbatches(job) - 1)
-    logits = share.rows * shape.vocab / (plan.tp if stack.parallel_loss else 1)
-    dummy = stack.dummy_gradients * (not job.adapters) * shape.vocab * shape.hidden / plan.tp * HALF
+    vocab = padded_vocab(shape, stack, plan.tp)
+    logits = share.rows * vocab / (plan.tp if stack.parallel_loss else 1)
+    dummy = stack.dummy_gradients * (not job.adapters) * table_elements(job, plan.tp) * HALF
     head = logits * kept + head_input_bytes(lists_of(job, plan))
     return head * (1 + shape.prediction_layers) + logits * HALF * whole + dummy
 

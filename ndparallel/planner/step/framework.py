@@ -32,7 +32,14 @@ from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.numbers import anywhere, either, smaller
 from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
-from ndparallel.planner.stages import elements_of, keeps_gradients, keeps_weights, stage_kinds, trained_of
+from ndparallel.planner.stages import (
+    elements_of,
+    keeps_gradients,
+    keeps_weights,
+    stage_kinds,
+    table_elements,
+    trained_of,
+)
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.streams import Item, StreamClock
@@ -342,7 +349,7 @@ def tied_sum(pricing: Pricing) -> CollectiveOp:
     """Over the first and the last stage, when dp's sums are done
     (megatron/core/distributed/finalize_model_grads.py)."""
     job, owners = pricing.job, pricing.groups.shards.ranks if pricing.plan.zero == 3 else 1
-    mine = job.shape.parameters().token_embedding / pricing.plan.tp / owners
+    mine = table_elements(job, pricing.plan.tp) / owners
     return CollectiveOp("gradients of both ends", "all_reduce", "ends", mine * job.gradient_bytes)
 
 
