@@ -90,4 +90,4 @@ def test_what_claim_4_says_of_zero_1_in_torch_is_what_was_counted():
 def test_who_hides_sums_behind_weight_gradients_is_what_the_planner_says():
     overlap = {name: STACKS[name].tp_overlap for name in ("megatron-2021", "megatron-2022", "torchtitan")}
     assert overlap == {"megatron-2021": "none", "megatron-2022": "backward", "torchtitan": "none"}
-    assert "Megatron does it since 2022, PyTorch's DTensor only with async TP" in TEXT
+    assert "Megatron has done it since 2022, PyTorch's DTensor does it only with async TP" in TEXT
