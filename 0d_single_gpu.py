@@ -1,6 +1,6 @@
-"""0D: one GPU, the baseline of everything, and the wall that all other lessons climb over.
+"""0D: one GPU, the baseline of all other lessons, and the limit that they are for.
 
-Idea    One training step: forward, backward, optimizer. Most of its memory are activations, kept for the
+Idea    One training step: forward, backward, optimizer. Most of its memory is activations, kept for the
         backward pass, and there are two ways to keep fewer of them and still compute the same gradients:
             microbatches    take the batch in parts, one after another, and add up their gradients (gradient
                             accumulation)

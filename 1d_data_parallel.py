@@ -3,13 +3,13 @@
 Idea    A batch's gradient is the mean of its parts' gradients. So N GPUs compute N parts at once, average
         what they found, and take the same step. What differs is how they average, when, and who keeps what:
             DDP       everybody keeps everything; gradients are all-reduced, behind the backward pass or after
-            ZeRO-1    the optimizer's state is cut in N: reduce-scatter gradients, gather stepped weights
+            ZeRO-1    the optimizer's state is cut in N: reduce-scatter gradients, gather updated weights
             ZeRO-2    gradients are cut in N as well
             FSDP      (ZeRO-3) weights too: gathered unit by unit just before they are used, then freed
             HSDP      FSDP inside each node; the nodes hold copies, and average their gradients across
 Cost    DDP and ZeRO-1 send 2 (N-1)/N of the gradients' bytes, once a step. ZeRO-2 as much, and half of it
         once more for every further microbatch. FSDP 3 (N-1)/N for every microbatch.
-Limit   A step lasts as long as what nothing hides; and every GPU must hold one unit and its activations.
+Limit   Each GPU needs enough tokens to hide its messages, and memory for one unit and all activations.
 
 Glossary
     bucket      a run of units whose gradients travel as one message (--bucket-mb)

@@ -1,7 +1,7 @@
 """2D: tensor and sequence parallelism. The GPUs cut every matrix, and all work on the same tokens.
 
 Idea    Cut the first matrix of a pair by columns and the second by rows. Each GPU multiplies its slices
-        without asking anybody, and gets a part of every number in the result; one all-reduce sums the parts.
+        without asking anybody, and gets a partial sum of the whole result; one all-reduce adds them up.
         Attention is cut by heads, the vocabulary by its rows.
             TP          activations between the pairs are whole on every GPU
             TP + SP     norms and residuals are cut along the sequence: reduce-scatter and all-gather for sums
@@ -11,7 +11,7 @@ Idea    Cut the first matrix of a pair by columns and the second by rows. Each G
                         CUDA_DEVICE_MAX_CONNECTIONS=1 is set for in Megatron's scripts)
             parts       sum one part of a result while the next is still multiplied
 Cost    4 all-reduces of batch * sequence * hidden a layer, two each way: 2 (t-1)/t of their bytes each.
-Limit   A forward sum stands between two matmuls, a backward one beside one: only links in a node are so fast.
+Limit   A forward sum stands between two matmuls and cannot hide: only links in a node are fast enough.
 
 Glossary
     t, tp           GPUs that share every matrix: the tensor-parallel group

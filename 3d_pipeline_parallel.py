@@ -10,7 +10,7 @@ Idea    Each GPU holds some of the layers, and sends activations on and gradient
             1F1B          a backward as soon as there is one: the same bubble, far less memory
             interleaved   several smaller stages on each GPU: the bubble divided by their number, for more
                           messages
-            ZB-H1, ZB-V   the gradient of the weights waits for nobody and nobody for it: it fills the bubble
+            ZB-H1, ZB-V   no GPU waits for the gradient of another's weights: it can fill the bubble
             DualPipeV     a forward and a backward run as one pair, so that the messages of one hide behind
                           the other
 Cost    GPipe, 1F1B: a bubble of (P-1)(F+B) for M (F+B) of work. Messages: one activation forward, one

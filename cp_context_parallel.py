@@ -12,7 +12,7 @@ Idea    All that a layer does to a token needs that token alone, but for attenti
 Cost    A GPU sends the keys and values of its tokens p - 1 times forward and again backward, and their
         gradients p times: bytes grow with the sequence, the work of attention with its square. And all GPUs
         have all weights, whose gradients are averaged as in data parallelism.
-Limit   The sequence: where a GPU has few tokens of it, nothing is long enough to hide behind.
+Limit   The sequence: where a GPU has few tokens of it, compute is too short to hide the messages.
 
 Glossary
     p, cp         GPUs that share a sequence

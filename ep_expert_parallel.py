@@ -1,8 +1,8 @@
 """EP: expert parallelism. The GPUs share out the experts, and tokens travel to theirs.
 
 Idea    A mixture of experts has many small MLPs, and sends each token through the few that a router chooses.
-        So it has many more weights than a token pays for, and two ways to share the work among GPUs that
-        have different tokens:
+        So it has many more weights than a token is multiplied by. GPUs that have different tokens can share
+        the work in two ways:
             everywhere    every GPU has all experts, as in data parallelism: no token travels, and the
                           gradients of all experts are averaged
             divided       every GPU has some of the experts: a token's row travels to its experts, the result
@@ -18,7 +18,7 @@ Limit   The GPU with the most popular expert gets the most rows, and all wait fo
 
 Glossary
     row           a token on its way to one of its experts
-    dispatch      send the rows to their experts;  combine: the weighed sum of what comes back
+    dispatch      send the rows to their experts;  combine: the weighted sum of what comes back
     dispatcher    who sends how many rows to whom: known only when the router has chosen
     skewed        a router that has a favourite
     capacity      the most rows that an expert takes of a GPU's tokens, in even shares (capacity_factor)
