@@ -26,7 +26,7 @@ from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.stack import Stack
-from ndparallel.search.bounds.columns import DEGREES, PlanTable, bytes_of, joined, seconds_of, take
+from ndparallel.search.bounds.columns import DEGREES, PlanTable, joined, memory_table, take, time_tables
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
 from ndparallel.search.space import Fixed, SearchSpace, at, families, layouts, runs, schedules
@@ -209,7 +209,7 @@ class PlanSelection:
         if not len(rows):
             return {}
         some, worth, fitting = narrowed(self.every, rows), Wanted(), []
-        held, plans = joined([bytes_of(self.job, family) for family in some]), in_one(some)
+        held, plans = joined([memory_table(self.job, family) for family in some]), in_one(some)
         for pp in np.unique(plans.pp).tolist():
             long = np.flatnonzero(plans.pp == pp)
             these = RowTable(rows[long], taken(plans, long), take(held, long))
@@ -265,7 +265,7 @@ class PlanSelection:
         if not len(alive):
             return
         some = narrowed(self.every, alive)
-        table = take(held, np.searchsorted(rows, alive)) | joined(seconds_of(self.job, some))
+        table = take(held, np.searchsorted(rows, alive)) | joined(time_tables(self.job, some))
         lengths = np.concatenate([family.pp for family in some])
         for pp, cuts in groupby(fitting, key=lambda pair: pair[0].pp):
             long = np.flatnonzero(lengths == pp)

@@ -79,11 +79,20 @@ class PipelineTimer(ScheduleTimer):
         return forward[pair[0]], inputs[pair[1]] + weights[pair[1]], slowdown, line
 
     @cached_property
+    def by_stage(self) -> tuple[list[float], list[float], list[float]]:
+        """Seconds of F, I and W by stage."""
+        forward, inputs, weights = map(seconds_of_column, self.work.columns)
+        return forward, inputs, weights
+
+    @cached_property
+    def by_pair(self) -> dict[Pair, float]:
+        """Seconds of each pair."""
+        return {pair: float(beside(*self.passes_of(pair)).total) for pair in self.pairs}
+
+    @cached_property
     def silent(self) -> Work:
         """Seconds of all actions, with messages that take no time."""
-        forward, inputs, weights = map(seconds_of_column, self.work.columns)
-        paired = {pair: float(beside(*self.passes_of(pair)).total) for pair in self.pairs}
-        return Work(forward, inputs, weights, self.whole_backward, fused=paired)
+        return Work(*self.by_stage, self.whole_backward, fused=self.by_pair)
 
     @property
     def whole_backward(self) -> list[float] | None:
@@ -91,19 +100,22 @@ class PipelineTimer(ScheduleTimer):
         return None if whole is None else seconds_of_column(whole)
 
     @cached_property
+    def stands(self) -> float:
+        """Seconds that a rank stands still while a message passes."""
+        return 0.0 if overlaps_messages(self.work) else float(sum(self.work.messages()))
+
+    @cached_property
     def unreduced(self) -> Work:
-        """Seconds of all actions and messages, while gradients stay. Without overlap a rank stands still
-        while its messages pass."""
-        actions, (latency, wire) = self.silent, self.work.messages()
-        forward, inputs, weights, paired = seconds_of(actions)
+        """Seconds of all actions and messages, while gradients stay."""
         if overlaps_messages(self.work):
-            return replace(actions, latency=latency, wire=wire)
-        stands = float(latency + wire)
+            latency, wire = self.work.messages()
+            return replace(self.silent, latency=latency, wire=wire)
+        forward, inputs, weights = self.by_stage
         return Work(
-            [seconds + stands for seconds in forward],
-            [seconds + stands for seconds in inputs],
+            [seconds + self.stands for seconds in forward],
+            [seconds + self.stands for seconds in inputs],
             weights,
-            fused={pair: seconds + 2 * stands for pair, seconds in paired.items()},
+            fused={pair: seconds + 2 * self.stands for pair, seconds in self.by_pair.items()},
         )
 
     @cached_property
@@ -113,13 +125,14 @@ class PipelineTimer(ScheduleTimer):
         if self.plan.zero != 2:
             return self.unreduced
         slower, reductions = zip(*(stage_reduction(self.work, stage) for stage in range(self.plan.stages)))
-        _, _, weights, paired = seconds_of(self.unreduced)
-        whole = self.whole_backward
+        whole, (_, _, weights) = self.whole_backward, self.by_stage
         return replace(
             self.unreduced,
             backward=whole and [seconds + lost for seconds, lost in zip(whole, slower)],
             backward_weight=[seconds + lost for seconds, lost in zip(weights, slower)],
-            fused={pair: seconds + slower[pair[1]] for pair, seconds in paired.items()},
+            fused={
+                pair: seconds + 2 * self.stands + slower[pair[1]] for pair, seconds in self.by_pair.items()
+            },
             reductions=reductions,
         )
 
@@ -179,15 +192,13 @@ class PipelineTimer(ScheduleTimer):
 
     @cached_property
     def work_by_stage(self) -> list[float]:
-        forward, inputs, weights, _ = seconds_of(self.silent)
-        return [f + i + w for f, i, w in zip(forward, inputs, weights)]
+        return [f + i + w for f, i, w in zip(*self.by_stage)]
 
     @cached_property
     def work_by_rank(self) -> list[float]:
         """Seconds that each pipeline rank works on a microbatch of a full pipeline."""
         if self.pairs:
-            paired = seconds_of(self.silent)[3]
-            return [sum(paired[pair] for pair in pairs_of_rank(stages)) for stages in self.stages]
+            return [sum(self.by_pair[pair] for pair in pairs_of_rank(stages)) for stages in self.stages]
         return [sum([self.work_by_stage[stage] for stage in stages]) for stages in self.stages]
 
     @property
@@ -202,7 +213,7 @@ class PipelineTimer(ScheduleTimer):
         """Whether 1F1B's last rank, without messages, works without a stop from its first microbatch on. As
         the busiest it sends gradients up at its own pace, which leaves every rank time for the next forward
         pass; and the first gradient comes behind the forward passes before it, if none is long."""
-        longest_forward, work = max(seconds_of(self.silent)[0]), self.work_by_rank
+        longest_forward, work = max(self.by_stage[0]), self.work_by_rank
         return is_plain(self.plan) and work[-1] == max(work) and longest_forward <= min(work)
 
     @cached_property
@@ -309,11 +320,6 @@ def seconds_of_column(column: Sequence[TimeBreakdown]) -> list[float]:
     return [known[id(part)] for part in column]
 
 
-def seconds_of(actions: Work) -> tuple[Any, Any, Any, Any]:
-    """F, I and W by stage, and pairs."""
-    return actions.forward, actions.backward_input, actions.backward_weight, actions.fused
-
-
 # ---------------------------------------------------------------------------------------------- the schedule
 
 
@@ -329,9 +335,9 @@ def replay_of_step(plan: Plan, microbatches: int, durations: Work | None = None)
         return replay_for(plan, microbatches)
     assert durations
     check_size(plan.pp, microbatches, plan.schedule)
-    forward, inputs, weights, _ = seconds_of(durations)
-    parts = (forward, inputs, weights, durations.latency, durations.wire)
-    return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *map(hashable, parts))
+    passes = (durations.forward, durations.backward_input, durations.backward_weight)
+    seconds = map(hashable, (*passes, durations.latency, durations.wire))
+    return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *seconds)
 
 
 @lru_cache(maxsize=8)

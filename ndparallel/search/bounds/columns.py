@@ -69,12 +69,11 @@ CUTS = ("tp", "cp", "ep", "micro_batch")  # what a layer's operations and its co
 DATA_LINES = ("dp", "shards")  # one or the other
 MANY = 1e9  # parameters: enough that a difference of two prices is exact
 
-PlanTable = dict[
-    str, np.ndarray
-]  # the last axis of each counts plans; before it stand passes, lines or parts
+# the last axis of each counts plans; before it stand passes, lines or parts
+PlanTable = dict[str, np.ndarray]
 
 
-def bytes_of(job: TrainingJob, plans: Plan) -> PlanTable:
+def memory_table(job: TrainingJob, plans: Plan) -> PlanTable:
     """The columns that memory follows from, of plans that share recompute, zero and sequence parallelism.
     Their degrees are arrays of one length."""
     columns = memory_columns(job, plans) | {
@@ -89,14 +88,14 @@ def counts_of(job: TrainingJob, plans: Plan) -> tuple[Callable, ...]:
     return (held_of, trained_of) if job.adapters or job.matrix_bytes != 2 else (held_of,)
 
 
-def seconds_of(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
+def time_tables(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
     """The columns that the step follows from, of several families of such plans on as many GPUs."""
     job = replace(job, hardware=slowest(job.hardware, int(np.max(families[0].gpus))))
     pricings = [Pricing(job, plans) for plans in families]
     for one in pricings:
         if not one.units:
             price_units([other for other in pricings if price_key(other.plan) == price_key(one.plan)])
-    return [seconds_of_family(one) for one in pricings]
+    return [time_table(one) for one in pricings]
 
 
 def price_key(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
@@ -104,7 +103,7 @@ def price_key(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
     return plan.recompute, plan.recompute_modules, plan.sequence_parallel
 
 
-def seconds_of_family(pricing: Pricing) -> PlanTable:
+def time_table(pricing: Pricing) -> PlanTable:
     job, plans = pricing.job, pricing.plan
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
     hides, hidden, sharded = to_hide(pricing), hidden_beside(pricing), plans.zero == 3
@@ -181,9 +180,14 @@ def repeated(seconds: TimeBreakdown, places: np.ndarray) -> TimeBreakdown:
     return every
 
 
+def units_of(pricing: Pricing) -> list[UnitSeconds | None]:
+    """The seconds of UNITS; None for one that the model does not have."""
+    return [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+
+
 def passes_of(pricing: Pricing) -> list[list[Any]]:
     """Seconds of F, I and W by part."""
-    return passes_of_units([pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS])
+    return passes_of_units(units_of(pricing))
 
 
 def passes_of_units(units: Sequence[UnitSeconds | None]) -> list[list[Any]]:
@@ -197,7 +201,7 @@ def passes_of_units(units: Sequence[UnitSeconds | None]) -> list[list[Any]]:
 def alone_of(pricing: Pricing) -> list[list[Any]]:
     """Seconds of the units' forward and backward passes that compute takes, without what tp, cp and ep ranks
     say: what a collective beside it makes longer."""
-    units = [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+    units = units_of(pricing)
     return [
         [unit.forward["compute"] if unit else 0.0 for unit in units],
         [unit.backward["compute"] if unit else 0.0 for unit in units],
@@ -207,10 +211,9 @@ def alone_of(pricing: Pricing) -> list[list[Any]]:
 def to_hide(pricing: Pricing) -> list[list[Any]]:
     """Seconds of F, I and W that pairs of microbatches can hide: of all-to-alls, and what the GPU waits for
     launches."""
-    units = [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
     passes = [
         (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) if unit else ({}, {}, {})
-        for unit in units
+        for unit in units_of(pricing)
     ]
     hidden = [[one.get("ep", 0.0) + one.get("launch", 0.0) for one in line] for line in zip(*passes)]
     return [[0.0, *line] for line in hidden]
@@ -220,7 +223,7 @@ def hidden_beside(pricing: Pricing) -> list[list[Any]]:
     """Seconds of F, I and W that hide in Megatron-Core's pairs of microbatches."""
     if not pricing.job.stack.hides_dispatch:
         return [[0.0] * len(PARTS)] * 3
-    units = [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+    units = units_of(pricing)
     paired = [
         in_pairs(unit, 1.0, pricing.slowdown) if unit and "ep" in unit.forward else unit for unit in units
     ]
@@ -240,18 +243,13 @@ def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
     """Seconds that a unit's gradients, and its weights, are on their way: [reduce, gather][line][unit]."""
     work = FrameworkWorkload(pricing)
     buckets = [work.bucket(kind) if exists(pricing.job, kind) else None for kind in UNITS]
-    sent = [
-        [getattr(bucket, which) if bucket else [] for bucket in buckets] for which in ("reduce", "gather")
-    ]
+    lines = (DATA_LINES, ["experts_dp" if pricing.job.shape.experts else "replicas"])
     return [
         [
-            [sum_over(pricing, unit, DATA_LINES) for unit in units],
-            [
-                sum_over(pricing, unit, ["experts_dp" if pricing.job.shape.experts else "replicas"])
-                for unit in units
-            ],
+            [sum_over(pricing, getattr(bucket, way) if bucket else (), groups) for bucket in buckets]
+            for groups in lines
         ]
-        for units in sent
+        for way in ("reduce", "gather")
     ]
 
 

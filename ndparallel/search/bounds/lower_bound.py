@@ -32,7 +32,7 @@ from ndparallel.planner.layers.kept import passed_messages
 from ndparallel.planner.memory.total import chunks_in_flight
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.paired import share_in_pairs
-from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, bytes_of, seconds_of, take
+from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, memory_table, take, time_tables
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 
 NUMBERS = (*DEGREES, "chunks")
@@ -56,7 +56,7 @@ def lower_bound(job: TrainingJob, plans: Plan) -> StepBound:
             "framework's."
         )
     plans = spread(plans)
-    columns = bytes_of(job, plans) | seconds_of(job, [plans])[0]
+    columns = memory_table(job, plans) | time_tables(job, [plans])[0]
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
     for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
         rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
