@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             scaling_svg(f"{job.shape.name} on {job.hardware.name}: how the best plan scales", curves),
         )
     if arguments.json:
-        print_json({"rows": list(rows(curves))})
+        print_json({"rows": rows(curves)})
     else:
         show(curves)
     if arguments.svg is not None:

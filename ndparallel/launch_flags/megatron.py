@@ -136,14 +136,14 @@ def nodes_of(job: TrainingJob, plan: Plan) -> str:
 def model_flags(shape: ModelShape) -> Iterator[str]:
     """Yield a model's flags. Raises UserError for a model that Megatron-Core's GPT cannot be."""
     yield from numbers(shape, fields.SIZES)
-    yield chosen("activation", shape.activation, fields.ACTIVATIONS)
-    yield chosen("norm", shape.norm, fields.NORMS)
+    yield flags_for("activation", shape.activation, fields.ACTIVATIONS)
+    yield flags_for("norm", shape.norm, fields.NORMS)
     if ("norm" in shape.biases) != (shape.norm == "layernorm"):
         raise no_flags_for(f"a {shape.norm} {'with' if 'norm' in shape.biases else 'without'} a shift")
     refuse_other_layers(shape)
-    yield chosen("position", shape.position, fields.POSITIONS)
+    yield flags_for("position", shape.position, fields.POSITIONS)
     linear = tuple(bias for bias in ("qkv", "output", "mlp") if bias in shape.biases)
-    yield chosen("biases of", linear, fields.BIASES)
+    yield flags_for("biases of", linear, fields.BIASES)
     yield "" if shape.tied_embeddings else "--untie-embeddings-and-output-weights"
     yield from latent_flags(shape) if shape.latent else attention_flags(shape)
     yield from window_flags(shape)
@@ -226,7 +226,7 @@ def plan_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield "--expert-tensor-parallel-size 1" if plan.tp > 1 and job.shape.experts else ""
     yield fields.SEQUENCE_PARALLEL if plan.sequence_parallel and plan.tp > 1 else ""
     yield from recompute_flags(job.stack, plan)
-    yield chosen("zero", plan.zero, fields.ZERO)
+    yield flags_for("zero", plan.zero, fields.ZERO)
     replicas = plan.dp * plan.cp // (plan.shards or plan.dp * plan.cp) if plan.zero == 3 else 1
     yield f"{fields.REPLICAS} {replicas}" if replicas > 1 else ""
 
@@ -236,7 +236,7 @@ def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
     yield (
         f"{fields.RECOMPUTE_SOME} {plan.recompute_layers}"
         if some
-        else chosen("recompute", plan.recompute, fields.RECOMPUTE)
+        else flags_for("recompute", plan.recompute, fields.RECOMPUTE)
     )
     if plan.recompute == "selective" and plan.modules(stack) != MEGATRON_CORE.selective:
         yield f"{fields.RECOMPUTED} {' '.join(plan.modules(stack))}"
@@ -278,9 +278,9 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
             "shorten the sequence",
         )
     yield f"--max-position-embeddings {job.shape.positions or job.sequence}"
-    yield chosen("dtype", job.dtype, fields.DTYPES)
+    yield flags_for("dtype", job.dtype, fields.DTYPES)
     yield from optimizer_flags(job)
-    yield chosen("attention", job.stack.attention, fields.ATTENTION)
+    yield flags_for("attention", job.stack.attention, fields.ATTENTION)
     rate = 0.1 if job.stack.dropout else 0  # Megatron's own, or none
     yield f"--attention-dropout {rate} --hidden-dropout {rate}"
     multiple = job.stack.vocabulary_multiple
@@ -330,7 +330,7 @@ def graph_flags(job: TrainingJob) -> Iterator[str]:
             "CUDA graphs of a step whose experts take all rows, as nobody knows their number before",
             "add --capacity-factor",
         )
-    yield chosen("CUDA graphs", graphs, fields.GRAPHS)
+    yield flags_for("CUDA graphs", graphs, fields.GRAPHS)
     yield fields.PADDED if graphs == "step" and some else ""
 
 
@@ -368,7 +368,7 @@ def numbers(thing: object, flags: dict[str, str]) -> Iterator[str]:
     return (f"{flag} {getattr(thing, name)}" for name, flag in flags.items())
 
 
-def chosen(what: str, word, flags: dict) -> str:
+def flags_for(what: str, word, flags: dict) -> str:
     """The flags of a choice. Raises UserError where Megatron-Core has none."""
     if word not in flags:
         has = ", ".join(map(str, flags))

@@ -48,7 +48,7 @@ VARIABLE = re.compile(
     r"\$\{(?P<braced>\w+)(?:\[[@*]\])?(?::?-(?P<default>[^}]*))?\}|\$(?P<plain>[A-Za-z_]\w*|\d)"
 )
 SHELLS = (("bash", "-c"), ("sh", "-c"))
-LOOPS, CLOSERS = ("for", "while", "until"), ("fi", "done", "esac")
+CLOSERS = ("fi", "done", "esac")
 CONDITION = re.compile(r"\s*(?:if|elif)\s")
 JOINED = re.compile(r"\\\r?\n")
 SUMS = {  # whose division rounds towards zero
@@ -143,25 +143,30 @@ def follow(blocks: list[ShellBlock], statement: str, script: Script) -> str:
     top = blocks[-1] if blocks else None
     if top and top.patterns is not None and first not in CLOSERS:
         return choose(top, statement)
-    if statement == ";;":
-        if top and top.subject is not None:
-            top.runs, top.patterns = False, []
-    elif first == "case":
-        subject, _, rest = rest.partition(" in")
-        blocks.append(ShellBlock(False, False, one_word(subject.strip(), script.variables), []))
-        return choose(blocks[-1], rest.strip())
-    elif first == "if":
-        now = truth(rest, script)
-        blocks.append(ShellBlock(now, now))
-    elif first in LOOPS:
-        blocks.append(ShellBlock(None, None))
-    elif first in CLOSERS:
-        del blocks[-1:]
-    elif first in ("elif", "else") and blocks:
-        blocks[-1].branch(truth(rest, script) if first == "elif" else True)
-        return rest if first == "else" else ""
-    else:
-        return rest if first in ("then", "do") else statement
+    match first:
+        case "if":
+            now = truth(rest, script)
+            blocks.append(ShellBlock(now, now))
+        case "elif" if top:
+            top.branch(truth(rest, script))
+        case "else" if top:
+            top.branch(True)
+            return rest
+        case "case":
+            subject, _, patterns = rest.partition(" in")
+            blocks.append(ShellBlock(False, False, one_word(subject.strip(), script.variables), []))
+            return choose(blocks[-1], patterns.strip())
+        case ";;":
+            if top and top.subject is not None:
+                top.runs, top.patterns = False, []
+        case "for" | "while" | "until":
+            blocks.append(ShellBlock(None, None))
+        case "then" | "do":
+            return rest
+        case _ if first in CLOSERS:
+            del blocks[-1:]
+        case _:
+            return statement
     return ""
 
 
@@ -249,15 +254,9 @@ def statements(text: str) -> Iterator[str]:
 def assign(script: Script, statement: str, conditional: bool) -> str:
     """Carry out the assignments that a statement begins with, and return the rest of it."""
     while found := ASSIGNMENT.match(statement):
-        name, old, value = found["name"], [], statement[found.end() :]
-        if found["more"]:
-            old = script.variables.get(found["name"], [])
-        if array := ARRAY.match(value):
-            new, statement = [*old, *expanded_words(array["words"], script.variables)], ""
-        else:
-            word = WORD.match(value)
-            statement = value[word.end() :].lstrip() if word else value.lstrip()
-            new = [" ".join(old) + one_word(word[0] if word else "", script.variables)]
+        name = found["name"]
+        old = script.variables.get(name, []) if found["more"] else []
+        new, statement = value_and_rest(statement[found.end() :], old, script.variables)
         if name in script.given:
             continue
         if conditional:
@@ -265,6 +264,15 @@ def assign(script: Script, statement: str, conditional: bool) -> str:
         else:
             script.variables[name] = new
     return statement
+
+
+def value_and_rest(text: str, old: list[str], variables: Mapping[str, list[str]]) -> tuple[list[str], str]:
+    """The value that a text begins with, an array's or a word, behind the `old` one of `+=`; and the rest."""
+    if array := ARRAY.match(text):
+        return [*old, *expanded_words(array["words"], variables)], ""
+    word = WORD.match(text)
+    end = word.end() if word else 0
+    return [" ".join(old) + one_word(text[:end], variables)], text[end:].lstrip()
 
 
 def skip(script: Script, name: str, words: list[str]) -> None:

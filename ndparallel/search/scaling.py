@@ -11,7 +11,7 @@ Glossary
     usual     a row of the table that circulates: degrees, efficiency, MFU
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,23 +113,25 @@ def base_of(points: Sequence[Point]) -> Point | None:
     return next((point for point in points if point.best), None)
 
 
-def rows(curves: Curves) -> Iterator[dict[str, Any]]:
-    """One row a way and size, in JSON's types; None where there is nothing to tell."""
-    for way, points in curves.items():
-        base = base_of(points)
-        for point in points:
-            row = USUAL.get(point.gpus)
-            yield {
-                "scaling": way,
-                "gpus": point.gpus,
-                "global_batch": point.global_batch,
-                "step_seconds": point.best.seconds if point.best else None,
-                "efficiency": point.efficiency(base),
-                "mfu": point.best.mfu if point.best else None,
-                "plan": point.best.as_dict()["plan"] if point.best else None,
-                "why_not": point.why_not or None,
-                "usual": usual_row(row, point.usual) if row else None,
-            }
+def rows(curves: Curves) -> list[dict[str, Any]]:
+    """One row a way and size, in JSON's types."""
+    return [row_of(way, point, base_of(points)) for way, points in curves.items() for point in points]
+
+
+def row_of(way: str, point: Point, base: Point | None) -> dict[str, Any]:
+    """What JSON says of a size; None where there is nothing to tell."""
+    best, usual = point.best, USUAL.get(point.gpus)
+    return {
+        "scaling": way,
+        "gpus": point.gpus,
+        "global_batch": point.global_batch,
+        "step_seconds": best and best.seconds,
+        "efficiency": point.efficiency(base),
+        "mfu": best and best.mfu,
+        "plan": best and best.as_dict()["plan"],
+        "why_not": point.why_not or None,
+        "usual": usual and usual_row(usual, point.usual),
+    }
 
 
 def usual_row(row: Usual, on_this_job: Prediction | None) -> dict[str, Any]:
@@ -137,6 +139,6 @@ def usual_row(row: Usual, on_this_job: Prediction | None) -> dict[str, Any]:
         "plan": {"tp": row.tp, "pp": row.pp, "dp": row.dp},
         "efficiency_range": list(row.efficiency),
         "mfu_range": list(row.mfu),
-        "step_seconds": on_this_job.seconds if on_this_job else None,
-        "mfu": on_this_job.mfu if on_this_job else None,
+        "step_seconds": on_this_job and on_this_job.seconds,
+        "mfu": on_this_job and on_this_job.mfu,
     }

@@ -25,7 +25,7 @@ from ndparallel.planner.legality import below_one, word_violations
 from ndparallel.planner.prediction import Prediction, legal_and_fits, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
 from ndparallel.search.kinds import SAME, best_of_kinds, equals_of, simplest, time_kinds
-from ndparallel.search.space import Fixed, SearchSpace, checked, choices, nothing_left
+from ndparallel.search.space import Fixed, SearchSpace, check_fixed, choices, nothing_left
 from ndparallel.search.timing_queue import EFFORT, Timed, gap, time_best, time_tight
 
 MOST_GPUS, MOST = 2**20, 2**30
@@ -138,7 +138,7 @@ def search_space(
     """Find the best plans of this space, as `search` does."""
     job = space.job
     check_job(job, space.gpus)
-    checked(space.fixed)
+    check_fixed(space.fixed)
     found, others = fitting_candidates(space, executor, job.hardware.memory_bytes if tight else 0.0)
     given = [plan for plan in also if legal_and_fits(job, plan, space.memory_bytes)]
     timed, queue = time_best(job, found, top, effort, given, executor)

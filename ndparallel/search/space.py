@@ -185,20 +185,25 @@ def outside(job: TrainingJob) -> str:
 # ---------------------------------------------------------------------------------------------- what is fixed
 
 
-def checked(fixed: Fixed) -> Fixed:
+def check_fixed(fixed: Fixed) -> None:
     """Raise UserError for what is no part of a plan, or no value of it."""
     for name in fixed:
         if name not in FIXABLE:
             raise unknown("part of a plan", name, FIXABLE)
         if name == "recompute_modules":
             known_modules(fixed[name])
-            continue
-        for value in choices(fixed, name):
-            if name in WORDS and value not in WORDS[name]:
-                raise unknown(name, str(value), map(str, WORDS[name]))
-            if name not in WORDS and value < (least := 0 if name == "shards" else 1):
-                raise UserError(f"{name} is {value}; it must be at least {least}.")
-    return fixed
+        else:
+            for value in choices(fixed, name):
+                check_value(name, value)
+
+
+def check_value(name: str, value: Any) -> None:
+    """Raise UserError for what is no value of a part of a plan."""
+    least = 0 if name == "shards" else 1
+    if name in WORDS and value not in WORDS[name]:
+        raise unknown(name, str(value), map(str, WORDS[name]))
+    if name not in WORDS and value < least:
+        raise UserError(f"{name} is {value}; it must be at least {least}.")
 
 
 def parsed(words: str) -> tuple[str, Any]:
