@@ -58,53 +58,34 @@ The rules for what is not stated
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_json
 from ndparallel.base.quoting import brief
-from ndparallel.pipeline.catalog import RECIPES, default_schedule
-from ndparallel.planner.dispatchers import DISPATCHERS
+from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.job import OFFLOADS, Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
-from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
-from ndparallel.validation.hardware import hardware_of, number_in, numbers_in
+from ndparallel.validation.hardware import hardware_of, number_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
 from ndparallel.validation.microbatch import least_recomputation, states_microbatch, usual_microbatch
 from ndparallel.validation.model import shape_of
+from ndparallel.validation.plan import degrees_of, global_batch, in_groups, plan_of
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
-from ndparallel.validation.recipes import ReleaseSwitches, recipe_of
+from ndparallel.validation.software import capacity_of, framework_of, stack_of
 from ndparallel.validation.words import (
-    DEEPSPEEDS_PIPELINE,
-    STATED,
-    attention_kernel,
-    cuts_experts,
-    drops_tokens,
-    gradient_bytes,
-    habits_of,
-    modules_of,
     not_known,
     number_of_bits,
     number_type_of,
-    read_software,
-    recompute_of,
-    schedule_named,
-    shards_of,
-    stack_name,
     stack_of_framework,
     states_recomputation,
-    stops_late,
-    year_in,
-    zero_stage,
 )
 
-AXES = ("tp", "pp", "dp", "ep", "cp")
-TWO_CHUNKS = "titan"  # frameworks that cut a pipeline rank in two where nobody says otherwise
 MOST_BYTES = 16e6  # of a file of runs
 TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
 MAY_LACK = TABLES[3:]
@@ -156,35 +137,51 @@ def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
 def express(run: Mapping[str, Any]) -> Case:
     """Turn one run into a Case. Raises UserError with the reason where that is impossible."""
     run = with_tables(run)
-    degrees, hardware = degrees_of(run), hardware_of(run["hardware"])
-    stack, bits = stack_of(run), number_of_bits(run.get("precision"))
-    shape = shape_of(run, degrees["tp"], stack)
-    plan = plan_of(run, degrees, shape, stack, hardware.gpus_per_node)
-    batch = global_batch(run["batch"], plan)
-    framework = str(run["software"].get("framework")).lower()
-    half = half_of(run.get("precision"), stack, plan, framework)
-    dtype = number_type_of(run.get("precision"), framework)
-    job = TrainingJob(
+    degrees, hardware, stack = degrees_of(run), hardware_of(run["hardware"]), stack_of(run)
+    shape, framework = shape_of(run, degrees["tp"], stack), framework_of(run)
+    stated = plan_of(run, degrees, shape, stack, hardware.gpus_per_node)
+    job = job_of(run, shape, hardware, stack, stated)
+    plan = completed(stated, job, run)
+    refuse_impossible(job, plan)
+    seconds, part = measured_seconds(run["measured"], job, plan)
+    bits, source = number_of_bits(run.get("precision")), str(run.get("source") or "")
+    wide = bits >= SINGLE_BITS
+    return Case(
+        str(run.get("id", "?")),
+        in_four_bytes(job, "tf32" if bits == SINGLE_BITS else "fp32") if wide else job,
+        plan,
+        measured_seconds=seconds,
+        measured_bytes=measured_bytes(run["measured"], source),
+        part=part,
+        source=source,
+        widened=2 if wide else 1,
+        notes=not_known(run["software"]),
+        software="" if stack_of_framework(framework) else brief(framework),
+    )
+
+
+def job_of(
+    run: Mapping[str, Any], shape: ModelShape, hardware: Accelerator, stack: Stack, plan: Plan
+) -> TrainingJob:
+    precision, framework = run.get("precision"), framework_of(run)
+    return TrainingJob(
         shape,
         hardware,
         stack,
         run["batch"]["sequence"],
-        batch,
-        half,
-        dtype,
+        global_batch(run["batch"], plan),
+        half_of(precision, stack, plan, framework),
+        number_type_of(precision, framework),
         capacity_factor=capacity_of(run) if shape.experts else None,
         **offloads_of(run),
     )
+
+
+def completed(plan: Plan, job: TrainingJob, run: Mapping[str, Any]) -> Plan:
+    """The plan with what the run does not state: its microbatch, and what is computed again."""
     if number_in(run["batch"].get("global")) and not states_microbatch(run["batch"]):
-        plan = usual_microbatch(job, plan, framework)
-    plan = in_groups(job, plan if states_recomputation(run) else least_recomputation(job, plan))
-    refuse_impossible(job, plan)
-    seconds, part = measured_seconds(run["measured"], job, plan)
-    job = in_four_bytes(job, "tf32" if bits == SINGLE_BITS else "fp32") if bits >= SINGLE_BITS else job
-    source, widened = str(run.get("source") or ""), 1 + (bits >= SINGLE_BITS)
-    held = measured_bytes(run["measured"], source)
-    notes, unknown = not_known(run["software"]), "" if stack_of_framework(framework) else brief(framework)
-    return Case(str(run.get("id", "?")), job, plan, seconds, held, part, source, widened, notes, unknown)
+        plan = usual_microbatch(job, plan, framework_of(run))
+    return in_groups(job, plan if states_recomputation(run) else least_recomputation(job, plan))
 
 
 def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,162 +229,3 @@ def refuse_impossible(job: TrainingJob, plan: Plan) -> None:
     for reason in violations(job, plan):
         if reason.rule not in PRICED:
             raise UserError(reason.sentence)
-
-
-# --------------------------------------------------------------------------------------------------- software
-
-
-def stack_of(run: Mapping[str, Any]) -> Stack:
-    """Return the software stack that stands for the run's, with its attention kernel and recomputation."""
-    software, words = read_software(run["software"]), str(run["software"].get("framework") or "").lower()
-    flash, compiled = software.get("flash_attention"), "compile" in words or software.get("compiled")
-    name = stack_name(words, flash, zero_stage(run["parallel"].get("zero"), words) == 3)
-    stack = STACKS[f"{name}-compiled" if compiled and f"{name}-compiled" in STACKS else name]
-    stack = replace(stack, **switches_of(run, software))
-    parallel, once = run["parallel"], DISPATCHERS[stack.dispatcher].once
-    return replace(
-        stack,
-        attention=attention_kernel(stack.attention, flash, year_in(words)),
-        selective=modules_of(recomputed(run)) or stack.selective,
-        expert_tp=stack.expert_tp
-        or (not once and cuts_experts(parallel.get("etp"), words, *tp_and_ep(parallel))),
-        gradient_bytes=gradient_bytes(stack.gradient_bytes, words, number_of_bits(run.get("precision"))),
-        pp_in_turn=stack.pp_in_turn or bool(re.search(DEEPSPEEDS_PIPELINE, words)),
-        early_stop=stack.early_stop and not stops_late(name, run.get("precision")),
-        **habits_of(software, run.get("note"), recipe_for(run).habits),
-    )
-
-
-def switches_of(run: Mapping[str, Any], software: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stack's switches: as stated, else as in the recipe of the run's release."""
-    stated = {ours: software[key] for key, ours in STATED.items() if software.get(key) is not None}
-    return {**recipe_for(run).switches, **stated}
-
-
-def recipe_for(run: Mapping[str, Any]) -> ReleaseSwitches:
-    framework, model = str(run["software"].get("framework") or ""), str(run["model"].get("name") or "")
-    dtype, gpu = number_type_of(run.get("precision"), framework.lower()), str(run["hardware"].get("gpu"))
-    return recipe_of(framework, str(run.get("source") or ""), model, gpu, dtype)
-
-
-def recomputed(run: Mapping[str, Any]) -> Any:
-    """Return what is stated of recomputation, or what the recipe of the run's release computes again."""
-    return run["recompute"] if states_recomputation(run) else recipe_for(run).recompute or None
-
-
-def capacity_of(run: Mapping[str, Any]) -> float | None:
-    """Return the capacity factor of a mixture that drops tokens, by the run, its note or its recipe."""
-    stated = run["software"].get("capacity_factor")
-    return drops_tokens(recipe_for(run).capacity_factor if stated is None else stated, run.get("note"))
-
-
-def tp_and_ep(parallel: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(int(number_in(parallel.get(axis))) or 1 for axis in ("tp", "ep"))
-
-
-# --------------------------------------------------------------------------------------------------- the plan
-
-
-def degrees_of(run: Mapping[str, Any]) -> dict[str, int]:
-    """Return all degrees of parallelism; dp follows from the number of GPUs. Raises UserError where it is
-    no whole number."""
-    parallel, gpus = run["parallel"], run.get("gpus")
-    degrees = {axis: int(number_in(parallel.get(axis))) or 1 for axis in AXES}
-    ulysses = parallel.get("sp")
-    if not isinstance(ulysses, bool) and number_in(ulysses) > 1 and degrees["tp"] == 1:
-        degrees["cp"] *= int(number_in(ulysses))
-    others = degrees["tp"] * degrees["pp"] * degrees["cp"]
-    if gpus and gpus % others:
-        raise UserError(
-            f"tp*pp*cp = {others} does not divide the run's {gpus} GPUs: dp would be no whole number."
-        )
-    return degrees | ({"dp": gpus // others} if gpus else {})
-
-
-def plan_of(
-    run: Mapping[str, Any], degrees: dict[str, int], shape: ModelShape, stack: Stack, gpus_per_node: int
-) -> Plan:
-    parallel, framework = run["parallel"], str(run["software"].get("framework")).lower()
-    zero = zero_stage(parallel.get("zero"), framework)
-    if zero == 2 and degrees["pp"] > 1 and not re.search(r"megatron[- _]?fsdp", framework):
-        zero = 1
-    schedule, chunks = schedule_of(run, degrees["pp"], shape.layers)
-    stated = parallel.get("sp")
-    recompute, layers = recompute_of(recomputed(run), -(-shape.layers // (degrees["pp"] * chunks)))
-    shards = shards_of(parallel, gpus_per_node)
-    spread: dict[str, Any] = {"ep": spread_of_experts(parallel, degrees, shape)}
-    return Plan(
-        **degrees | spread,
-        chunks=chunks,
-        micro_batch=micro_batch(run["batch"], degrees["dp"]),
-        zero=zero,
-        shards=shards if zero == 3 and 1 < shards < degrees["dp"] * degrees["cp"] else 0,
-        sequence_parallel=bool(stack.sequence_parallel if stated is None else stated) and degrees["tp"] > 1,
-        recompute=recompute,
-        recompute_layers=layers,
-        schedule=schedule,
-        stage_layers=numbers_in(parallel.get("stage_layers")),
-    )
-
-
-def spread_of_experts(parallel: Mapping[str, Any], degrees: Mapping[str, int], shape: ModelShape) -> int:
-    """Return how many ranks the experts are spread over. Experts cut by tp take as many bytes on each rank
-    as experts spread over tp."""
-    if not shape.experts:
-        return 1
-    cut = int(number_in(parallel.get("etp"))) or (degrees["tp"] if degrees["ep"] == 1 else 1)
-    spread = degrees["ep"] * cut
-    return spread if shape.experts.experts % spread == 0 else degrees["ep"]
-
-
-def schedule_of(run: Mapping[str, Any], pp: int, layers: int) -> tuple[str, int]:
-    """Return our name of the schedule, and the chunks of a pipeline rank."""
-    stated = schedule_named(run["parallel"].get("schedule"))
-    chunks = int(number_in(run["parallel"].get("vp")))
-    if pp == 1:
-        return default_schedule(1), 1
-    name = default_schedule(chunks) if stated in (None, default_schedule(1)) else stated
-    if only := RECIPES[name].chunks:
-        return name, only
-    if chunks <= 1 and re.search(TWO_CHUNKS, str(run["software"].get("framework")).lower()):
-        return name, 2
-    return (name, chunks) if chunks > 1 else several_chunks(name, pp, layers)
-
-
-def several_chunks(name: str, pp: int, layers: int) -> tuple[str, int]:
-    """Return one layer a chunk, embedding and head counted; if that makes one chunk, there is nothing to
-    interleave."""
-    chunks = (layers + 2) // pp
-    return (name, chunks) if chunks > 1 else (default_schedule(1), 1)
-
-
-def in_groups(job: TrainingJob, plan: Plan) -> Plan:
-    """Return the interleaved schedule from pp microbatches on, else the breadth-first one, which is
-    nearest."""
-    too_few = plan.recipe.group and plan.microbatches(job) < plan.pp
-    return replace(plan, schedule="looped-bfs") if too_few else plan
-
-
-def micro_batch(batch: Mapping[str, Any], dp: int) -> int:
-    """Return the stated microbatch size, or the one that follows from the number of microbatches, or 1."""
-    number = microbatches_of(batch)
-    left = number_in(batch.get("global")) / (dp * number) if number else 0
-    return int(number_in(batch.get("micro")) or (left if left == int(left) else 0)) or 1
-
-
-def microbatches_of(batch: Mapping[str, Any]) -> int:
-    return int(
-        next(
-            (
-                number_in(batch[key])
-                for key in ("microbatches", "gradient_accumulation")
-                if number_in(batch.get(key))
-            ),
-            0,
-        )
-    )
-
-
-def global_batch(batch: Mapping[str, Any], plan: Plan) -> int:
-    stated = checked_size(int(number_in(batch.get("global"))), "global batch", least=0)
-    return stated or plan.dp * plan.micro_batch * (microbatches_of(batch) or 1)

@@ -19,8 +19,9 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import legal_and_fits, peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.search.bounds.lower_bound import lower_bound
-from ndparallel.validation.cases import express, read_cases, stack_of
+from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
+from ndparallel.validation.software import stack_of
 from ndparallel.validation.validate import predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
     attention_kernel,
