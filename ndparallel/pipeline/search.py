@@ -52,6 +52,15 @@ class Memory(NamedTuple):
     released_by_input: float
 
 
+class Problem(NamedTuple):
+    """A pipeline whose order is searched for."""
+
+    ranks: int
+    microbatches: int
+    work: Work
+    memory: Memory
+
+
 class Policy(NamedTuple):
     """The rules by which an attempt decides: each rank's head start; the share of a W by which it may
     delay what comes next; and whether it may delay the last microbatch's I too, which the whole step
@@ -77,14 +86,16 @@ def search(
     """
     check_size(ranks, microbatches)
     memory = checked(Memory(ranks if memory_limit is None else memory_limit, released_by_input))
-    tried, few = list(policies(ranks, microbatches, memory)), ROUNDS_TRIED * ranks + microbatches % ranks
+    problem, few = Problem(ranks, microbatches, work, memory), ROUNDS_TRIED * ranks + microbatches % ranks
+    tried = list(policies(problem))
     if microbatches > few:
-        tried = [policy for _, policy in attempts(ranks, few, work, memory, tried, keep=FINALISTS)]
-    written = list(handwritten(ranks, microbatches, work, memory))
+        shorter = problem._replace(microbatches=few)
+        tried = [policy for _, policy in attempts(shorter, tried, keep=FINALISTS)]
+    written = list(handwritten(problem))
     latest = min((timing.makespan for timing in written), default=inf) * (1 + ROUNDING)
     in_time = [timing for timing in written if timing.makespan <= latest]
     longest = min((length(timing)[0] for timing in in_time), default=inf)
-    found = attempts(ranks, microbatches, work, memory, tried, 1, latest, longest)
+    found = attempts(problem, tried, 1, latest, longest)
     return min([*(timing for timing, _ in found), *in_time], key=length).schedule
 
 
@@ -107,21 +118,18 @@ def check_size(ranks: int, microbatches: int, name: str = "searched") -> None:
         )
 
 
-def handwritten(ranks: int, microbatches: int, work: Work, memory: Memory) -> Iterator[Timing]:
+def handwritten(problem: Problem) -> Iterator[Timing]:
     """The handwritten orders of one chunk that keep to the memory."""
-    layout = Layout("loop", ranks)
+    layout, memory = Layout("loop", problem.ranks), problem.memory
     for recipe in RECIPES.values():
         if recipe.chunks == 1 and not recipe.is_searched:
-            schedule = write("searched", recipe, layout, microbatches)
+            schedule = write("searched", recipe, layout, problem.microbatches)
             if max(peak_activations(schedule, memory.released_by_input)) <= memory.limit + TINY:
-                yield time_schedule(schedule, work)
+                yield time_schedule(schedule, problem.work)
 
 
 def attempts(
-    ranks: int,
-    microbatches: int,
-    work: Work,
-    memory: Memory,
+    problem: Problem,
     tried: Iterable[Policy],
     keep: int | None = None,
     latest: float = inf,
@@ -133,7 +141,7 @@ def attempts(
     for policy in tried:
         full = found and len(found) == keep
         useful = min(longest, length(found[-1][0])[0]) if full else longest
-        timing = attempt(ranks, microbatches, work, memory, policy, useful * (1 + ROUNDING))
+        timing = attempt(problem, policy, useful * (1 + ROUNDING))
         if timing and timing.makespan <= latest:
             found = sorted([*found, (timing, policy)], key=lambda one: length(one[0]))[:keep]
     return found
@@ -143,26 +151,24 @@ def length(timing: Timing) -> tuple[float, float]:
     return max(timing.spans), timing.makespan
 
 
-def policies(ranks: int, microbatches: int, memory: Memory) -> Iterator[Policy]:
-    starts = dict.fromkeys(
-        tuple(head_starts(ranks, microbatches, memory, per_rank)) for per_rank in HEAD_STARTS
-    )
+def policies(problem: Problem) -> Iterator[Policy]:
+    starts = dict.fromkeys(tuple(head_starts(problem, per_rank)) for per_rank in HEAD_STARTS)
     return itertools.starmap(Policy, itertools.product(starts, DELAYS, (False, True)))
 
 
-def head_starts(ranks: int, microbatches: int, memory: Memory, per_rank: float) -> list[int]:
+def head_starts(problem: Problem, per_rank: float) -> list[int]:
     """`per_rank` F for every rank below, as far as memory allows; each rank stays ahead of the next, which
     would wait for it."""
-    wanted = [int(per_rank * (ranks - 1 - rank)) for rank in range(ranks)]
-    if memory.limit >= microbatches:
+    wanted = [int(per_rank * (problem.ranks - 1 - rank)) for rank in range(problem.ranks)]
+    limit = problem.memory.limit
+    if limit >= problem.microbatches:
         return wanted
-    return [max(0, min(first, int(memory.limit + TINY) - 1 - rank)) for rank, first in enumerate(wanted)]
+    return [max(0, min(first, int(limit + TINY) - 1 - rank)) for rank, first in enumerate(wanted)]
 
 
-def attempt(
-    ranks: int, microbatches: int, work: Work, memory: Memory, policy: Policy, longest: float = inf
-) -> Timing | None:
+def attempt(problem: Problem, policy: Policy, longest: float = inf) -> Timing | None:
     """What comes of a policy; None where a span is longer than `longest`."""
+    ranks, microbatches, work, memory = problem
     layout = Layout("loop", ranks)
     clock = Clock(layout, work)
     sides = [RankSide(layout, rank, microbatches) for rank in range(ranks)]
