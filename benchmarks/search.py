@@ -70,10 +70,8 @@ def measure(name: str, job: TrainingJob, gpus: int) -> None:
 def compare_cases() -> None:
     for case in (express(run) for run in read_cases()):
         if not case.one_layer:
-            best, theirs = (
-                search(case.job, int(case.plan.gpus), top=1).best.seconds,
-                time_step(case.job, case.plan).seconds,
-            )
+            best = search(case.job, int(case.plan.gpus), top=1).best.seconds
+            theirs = time_step(case.job, case.plan).seconds
             print(f"{case.name:<45} {float(theirs):8.3f} s   best {best:8.3f} s   {theirs / best - 1:+.1%}")
 
 

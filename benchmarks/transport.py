@@ -45,11 +45,9 @@ def timed(all_reduce_once: Callable[[], object], barrier: Callable[[], object], 
 
 
 def ours(gpu: GPU, size: int, repetitions: int) -> float:
-    group, array, token = (
-        Group("all", tuple(range(RANKS))),
-        np.zeros(size, np.float32),
-        np.zeros(1, np.float32),
-    )
+    group = Group("all", tuple(range(RANKS)))
+    array = np.zeros(size, np.float32)
+    token = np.zeros(1, np.float32)
     return timed(lambda: all_reduce(gpu, array, group), lambda: all_reduce(gpu, token, group), repetitions)
 
 

@@ -300,9 +300,8 @@ FIGURES = {
     "joules_per_flop": Figure(number(MOST), None),
     "slowdown": Figure(number(1000, zero=True), SLOWDOWN),
     "optimizer_fraction": Figure(number(1000), 1.0),
-    "collectives": Figure(
-        lambda subject, given: given, {}
-    ),  # read with the links, which they are measured in
+    # read with the links, which they are measured in
+    "collectives": Figure(lambda subject, given: given, {}),
     "gains": Figure(checked_gains, {}),
     "attention": Figure(attention_rates, {}),
     "efficiency": Figure(checked_curve, ()),

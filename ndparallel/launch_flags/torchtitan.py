@@ -151,6 +151,14 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "parallelism.enable_sequence_parallel", f"{plan.sequence_parallel}"
     yield from sharding(plan)
     yield from pipeline(job, plan)
+    refuse_other_states(job)
+    yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
+    yield "compile.enable", f"{compiled(job)}"
+    yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'products'}"
+
+
+def refuse_other_states(job: TrainingJob) -> None:
+    """Raise UserError for what torchtitan keeps or drops in no other way."""
     if "optimizer" in job.offload:
         raise torchtitan_lacks(
             "optimizer alone on the host",
@@ -161,9 +169,6 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
         raise torchtitan_lacks(" or ".join(words), "leave that out")
     if job.capacity_factor is not None:
         raise torchtitan_lacks("capacity factor", "leave --capacity-factor out")
-    yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
-    yield "compile.enable", f"{compiled(job)}"
-    yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'products'}"
 
 
 def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:

@@ -39,10 +39,8 @@ def parser_of(lesson: Lesson, prog: str) -> Parser:
     lesson.add_options(parser)
     add_option(parser, lesson)
     if lesson.sweeps:
-        first, tables = (
-            next(iter(lesson.sweeps)),
-            " ".join(told_of(*sweep) for sweep in lesson.sweeps.items()),
-        )
+        first = next(iter(lesson.sweeps))
+        tables = " ".join(told_of(*sweep) for sweep in lesson.sweeps.items())
         parser.add_argument(
             "--sweep",
             nargs="?",

@@ -96,10 +96,8 @@ def run_on_lines(steps: list[Step], durations: Durations, clocks: ReplayClocks) 
 def run_beside_reductions(steps: list[Step], durations: Durations, clocks: ReplayClocks) -> None:
     """Where every microbatch's gradients are reduced (ZeRO-2): a stage's backward pass waits until its last
     gradients are, a rank's line serves one stage after another, and compute beside it is slower."""
-    (by_kind, latency, wire, _, reductions), (now, lines, ends, first_byte, reducing, reduced) = (
-        durations,
-        clocks,
-    )
+    (by_kind, latency, wire, _, reductions) = durations
+    (now, lines, ends, first_byte, reducing, reduced) = clocks
     slowdown = max(each.gradients.slowdown for each in reductions if each and each.gradients)
     for rank, kind, sender, line, link, out_line, out_link in steps:
         there = lines[line] = max(first_byte[sender], lines[line]) + wire[link]

@@ -172,10 +172,8 @@ def launchers(job: TrainingJob, fixed: Fixed) -> list[str]:
     """The frameworks whose plans are searched where none is named: those of the job's software; none where a
     schedule is asked for that they do not have."""
     names = whose(job)
-    asked, theirs = (
-        choices(fixed, "schedule") if "schedule" in fixed else (),
-        values_of(names).get("schedule"),
-    )
+    asked = choices(fixed, "schedule") if "schedule" in fixed else ()
+    theirs = values_of(names).get("schedule")
     return names if not asked or theirs is None or set(asked) & set(theirs) else []
 
 

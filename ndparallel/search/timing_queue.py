@@ -62,11 +62,9 @@ class TimingQueue:
         self.places = np.concatenate(
             [cheapest(found, affordable & (number == one)) for one in range(len(RECIPES))]
         )
-        self.bound, self.group, self.cost = (
-            found.seconds[self.places],
-            found.group[self.places],
-            self.cost[self.places],
-        )
+        self.bound = found.seconds[self.places]
+        self.group = found.group[self.places]
+        self.cost = self.cost[self.places]
         self.searched = np.array([RECIPES[name].is_searched for name in self.names], dtype=bool)[self.group]
         self.microbatches = found.microbatches(job)[self.places]
         self.listed: set[tuple[int, int]] = set()  # groups and microbatches whose lists are written already

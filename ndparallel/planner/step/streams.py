@@ -29,14 +29,9 @@ from ndparallel.planner.ports import Round
 
 DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
 BEFORE_REPLICAS = ("shards", "experts_dp")  # what these have summed, replicas sum
-SAME_KIND = dict.fromkeys(DATA, "dp") | {
-    "tp_cp": "ep",
-    "tied": "pp",
-}  # groups whose waiting counts as another's
-
-
+# groups whose waiting counts as another's
+SAME_KIND = dict.fromkeys(DATA, "dp") | {"tp_cp": "ep", "tied": "pp"}
 COMPUTING = ("compute", "launch")
-LAYERS = ("tp", "cp", "ep")  # what layers exchange
 
 Item = Operation | CollectiveOp | Start | Wait | Hold | TimeBreakdown
 
