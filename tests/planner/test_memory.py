@@ -68,6 +68,20 @@ def test_selective_recomputation_keeps_34_and_full_keeps_2():
     assert kept("full") == 2 * S * B * H
 
 
+@pytest.mark.parametrize("tp", [1, 4])
+def test_selective_recomputation_holds_the_scores_of_the_one_layer_that_runs_again(tp):
+    """Korthikanti et al., equation 2: scores, probabilities after dropout, and the mask are 5 a s / h of a
+    layer."""
+    job = TrainingJob(GPT, find_hardware("a100-80"), find_stack("megatron-2022"), S, B)
+    none, selective = (
+        peak_memory(
+            job, Plan(tp=tp, micro_batch=B, sequence_parallel=tp > 1, recompute=recompute)
+        ).activations
+        for recompute in ("none", "selective")
+    )
+    assert none - selective == pytest.approx((GPT.layers - 1) * 5 * A * S * S * B / tp)
+
+
 def test_gates_within_the_experts_save_one_array_of_every_tokens_k_outputs():
     mixtral, share, early = (
         find_model("mixtral-8x7b"),

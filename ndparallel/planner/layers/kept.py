@@ -14,6 +14,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
+from ndparallel.planner.numbers import larger
 from ndparallel.planner.stages import KEPT
 
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
@@ -62,10 +63,32 @@ def prediction_bytes(job: TrainingJob, plan: Plan):
 
 
 def once_bytes(job: TrainingJob, plan: Plan):
-    """Bytes of the one layer that is computed again, beside its input, which was kept, and of the keys and
-    values that one layer gathers."""
-    whole, kept = (layer_bytes(job, plan, recompute) for recompute in ("none", "full"))
-    return (whole - kept) * (plan.recompute == "full") + gathered_keys_bytes(job, plan)
+    """Bytes of the one layer that is computed again, beside what was kept of it, and of the keys and values
+    that one layer gathers."""
+    lists = lists_of(job, plan)
+    again = {
+        "none": lambda: 0.0,
+        "selective": lambda: again_bytes(lists),
+        "full": lambda: kept_bytes(lists, "none") - kept_bytes(lists, "full"),
+    }
+    return again[plan.recompute]() + gathered_keys_bytes(job, plan)
+
+
+def again_bytes(lists: LayerLists):
+    """Bytes of what selective recomputation makes again of one layer: of the half of it that has more, as one
+    follows the other. What PyTorch runs again of every second product lies in blocks that logits have left
+    (memory/total.py)."""
+    again, shape = lists.stack.selective, lists.shape
+    if "half" in again:
+        return 0.0
+    scores = scores_bytes(lists, False) - scores_bytes(lists, "core_attn" in again)
+    attention = attention_bytes(lists, False) - attention_bytes(lists, "mla_up_proj" in again) + scores
+    dense = (
+        mlp_bytes(lists, False) - mlp_bytes(lists, "mlp" in again) if shape.moe_layers < shape.layers else 0
+    )
+    experts = experts_bytes(lists, ()) - experts_bytes(lists, again) if shape.moe_layers else 0
+    norm = gathered_bytes(lists) * ("layernorm" in again)
+    return larger(attention, larger(dense, experts)) + norm
 
 
 def gathered_keys_bytes(job: TrainingJob, plan: Plan):
@@ -85,20 +108,24 @@ def kept_bytes(lists: LayerLists, recompute: str):
     again = stack.selective if recompute == "selective" else ()
     if "half" in again:
         return start + half_of_outputs(lists)
-    core = lists.kept_of_core("core_attn" in again)
-    scores = core * (lists.itemsize + (1 + lists.itemsize if stack.dropout else 0))
     moe_share = shape.moe_layers / shape.layers
     dense = mlp_bytes(lists, "mlp" in again)
     experts = experts_bytes(lists, again) if moe_share else 0
     norms = gathered_bytes(lists) * (1 + (shape.norms != "shared")) if "layernorm" in again else 0
     return (
         attention_bytes(lists, "mla_up_proj" in again)
-        + scores
+        + scores_bytes(lists, "core_attn" in again)
         + (1 - moe_share) * dense
         + moe_share * experts
         - norms
         + adapter_bytes(lists)
     )
+
+
+def scores_bytes(lists: LayerLists, again: bool):
+    """Bytes of attention's probabilities, and of dropout's mask and result."""
+    dropout = 1 + lists.itemsize if lists.stack.dropout else 0
+    return lists.kept_of_core(again) * (lists.itemsize + dropout)
 
 
 def adapter_bytes(lists: LayerLists):
