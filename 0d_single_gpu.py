@@ -33,7 +33,7 @@ from ndparallel.training.replica import Outcome, Replica
 
 
 def single_gpu(gpu: GPU, job: Job) -> Outcome:
-    """Forward and backward for each microbatch, and one step for all. What to recompute, the layers know."""
+    """Forward and backward for each microbatch, and one step for all. The layers know what to recompute."""
     replica = Replica(gpu, job)
     for microbatches in replica.steps():
         for microbatch in microbatches:

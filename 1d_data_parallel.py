@@ -68,7 +68,7 @@ def ddp_overlapped(gpu: GPU, job: Job) -> Outcome:
 
 
 def zero1(gpu: GPU, job: Job) -> Outcome:
-    """An all-reduce is a reduce-scatter and an all-gather; step in between, on one shard of everything."""
+    """An all-reduce is a reduce-scatter and an all-gather; update one shard of the weights in between."""
     replica = Replica(gpu, job, ShardedOptimizer, job.bucket_mb)
     for microbatches in replica.steps():
         handles = Handles()
@@ -87,7 +87,7 @@ def zero1(gpu: GPU, job: Job) -> Outcome:
 
 
 def zero2(gpu: GPU, job: Job) -> Outcome:
-    """Have whole gradients of one bucket, and the one on its way: reduce them after every microbatch."""
+    """Hold whole gradients of one bucket, and of the one on its way: reduce them after every microbatch."""
     replica = Replica(gpu, job, ShardedGradients, job.bucket_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -124,7 +124,7 @@ class GatheredUnit(FullyShardedUnit):
 
 
 def fsdp(gpu: GPU, job: Job) -> Outcome:
-    """Have whole weights of one unit: gather, compute, reshard. Every GPU waits for every gather."""
+    """Hold one unit with its whole weights: gather, compute, reshard. Every GPU waits for every gather."""
     replica = Replica(gpu, job, GatheredUnit, job.unit_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:

@@ -74,7 +74,7 @@ def column_parallel_backward_overlapped(mlp: TwoLayers, dz: Array, tp: Group) ->
 
 
 def row_parallel(mlp: TwoLayers, h: Array, tp: Group) -> Array:
-    """y = g(h B): from this rank's columns of h, a part of every number of y; g sums the parts."""
+    """y = g(h B): from this rank's columns of h, partial sums of y; g adds them up."""
     return g(mlp.gpu, mlp.matmul("forward second", h, mlp.b.weight), tp)
 
 

@@ -1,4 +1,4 @@
-"""Collectives: what a group of GPUs does together, on nothing but `gpu.send` and `gpu.receive`.
+"""Collectives: what a group of GPUs does together, with nothing but `gpu.send` and `gpu.receive`.
 
 Idea   Cut the array into as many pieces as there are ranks and pass the pieces round a ring: every link is
        busy at every hop, and no rank ever sends more than about twice what it holds, however many ranks
@@ -19,7 +19,7 @@ Glossary
 
 Arrays have any shape and dtype; sizes that p does not divide are cut as np.array_split cuts. All raise
 MismatchError where the ranks of the group do not call the same collective with the same shapes, and
-ValueError for what cannot be meant.
+ValueError for arguments that make no sense.
 """
 
 import sys

@@ -77,7 +77,7 @@ def combine_backward(layer: ExpertLayer, batch: Batch, dy: Array) -> Handle:
 
 
 def experts(gpu: GPU, job: Job) -> Outcome:
-    """There and back, forward and backward. Where a GPU has all experts, all ways are short."""
+    """There and back, forward and backward. Where a GPU has all experts, no row leaves it."""
     return train(ExpertLayer(gpu, job))
 
 

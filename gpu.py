@@ -5,8 +5,8 @@ Idea   A GPU here moves real numpy arrays, so its results can be checked, and ca
 Cost   compute: max(flops / rate, bytes / memory bandwidth) + one overhead a kernel.
        send: n / bandwidth, and the message arrives latency + n / bandwidth after it left.
 Limit  Two streams of one GPU never slow one another, though they share its processor and its links. A stream
-       takes messages in in the order in which the program asks for them, not in which they arrive.
-       `--contention` says how many seconds of a step both leave out (ndparallel/contention/).
+       receives messages in the order in which the program asks for them, not in which they arrive.
+       `--contention` says by how many seconds both would change a step (ndparallel/contention/).
 
 Glossary
     stream    a queue of work with a clock of its own, as in CUDA: one is named "compute", the others after
@@ -285,7 +285,7 @@ class GPU:
 
         With `into` it must have that array's shape and dtype and is written there; with `combine` (np.add,
         np.maximum) too it is combined with what is there, free of charge. Raises MismatchError where sender
-        and receiver do not mean the same thing.
+        and receiver name different operations, shapes or dtypes.
         """
         _, call, departed, first_byte, wire_seconds, array, release = self.transport.wait(source, what)
         expected = array if into is None else into  # sizes alone are one array on both sides
