@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ndparallel.pipeline.actions import Schedule
-from ndparallel.pipeline.catalog import build, written
+from ndparallel.pipeline.catalog import build, written_schedules
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.timing import time_schedule
@@ -39,7 +39,7 @@ def main() -> None:
         "check",
         title=f"{RANKS} ranks, {MICROBATCHES} microbatches: seconds",
     )
-    for name in written():
+    for name in written_schedules():
         schedule: Schedule = build(name, RANKS, MICROBATCHES)
         steps = (
             partial(build, name, RANKS, MICROBATCHES),

@@ -41,7 +41,7 @@ def choices(numbers: Sequence[int], asked: int) -> str:
     return f"{' or '.join(map(str, below[-1:] + above[:1]))}, for example"
 
 
-def duration(seconds: float, other_seconds: float) -> str:
+def compare_durations(seconds: float, other_seconds: float) -> str:
     """Compare two durations in words: "takes 1.5% longer", "takes 3.2x as long", "takes 1.5% less time" or
     "takes as long"."""
     if seconds >= 2 * other_seconds:

@@ -77,10 +77,10 @@ def joined(torch: Any) -> Iterator[None]:
 
 def agree(torch: Any, budget: Budget) -> None:
     """Let a budget be over for all processes at the same moment: the first of them that finds so."""
-    budget.agreed = lambda over: bool(slowest(torch, over))
+    budget.agreed = lambda over: bool(max_over_ranks(torch, over))
 
 
-def slowest(torch: Any, seconds: float) -> float:
+def max_over_ranks(torch: Any, seconds: float) -> float:
     """Return the most that any process says."""
     if launched()[0] == 1:
         return seconds
@@ -131,7 +131,7 @@ class Together:
     def window(self, times: int) -> float:
         """Return the mean seconds of a run, which all ranks take for the same."""
         self.torch.distributed.barrier()
-        return slowest(self.torch, mean_seconds(self.run, times, self.clock))
+        return max_over_ranks(self.torch, mean_seconds(self.run, times, self.clock))
 
 
 def transfers(torch: Any, windows: Windows, clock: Clock) -> dict[MeasuredTransfer, Sampler]:
@@ -201,7 +201,9 @@ MAKERS: dict[str, Callable[..., Run]] = {
 def beside(torch: Any, group: Any, reduce: Run, clock: Clock) -> dict[str, Run]:
     """Return products that take longer than an all-reduce on every rank, alone and with it under way."""
     x = torch.zeros(BESIDE, BESIDE, device=device_of(torch))
-    longest = [slowest(torch, mean_seconds(run, REPETITIONS, clock)) for run in (reduce, lambda: x @ x)]
+    longest = [
+        max_over_ranks(torch, mean_seconds(run, REPETITIONS, clock)) for run in (reduce, lambda: x @ x)
+    ]
     number = math.ceil(LONGER * longest[0] / longest[1])
     whole = torch.zeros(BYTES[-1] // 4, device=device_of(torch))
 

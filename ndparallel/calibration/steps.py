@@ -22,7 +22,13 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.base.functions import load_module
 from ndparallel.calibration.kernels import Kernel, Sizes, device_of
-from ndparallel.calibration.links import MeasuredTransfer, fitted_links, launched, slowdown, slowest
+from ndparallel.calibration.links import (
+    MeasuredTransfer,
+    fitted_links,
+    launched,
+    max_over_ranks,
+    slowdown,
+)
 from ndparallel.calibration.table import ThisMachine, adamw_bytes, hardware_table
 from ndparallel.calibration.timing import Clock, Sampler, median, of_kind, spread
 from ndparallel.hardware.accelerator import (
@@ -177,7 +183,7 @@ class Steps:
             self.model = self.run(job).model
         finally:
             self.torch.set_default_dtype(usual)
-        return min(slowest(self.torch, end - start) for start, end in pairwise(moments[WARM:]))
+        return min(max_over_ranks(self.torch, end - start) for start, end in pairwise(moments[WARM:]))
 
     def run(self, job: Any) -> Any:
         if self.model is None:
@@ -213,7 +219,7 @@ def steps(torch: Any, sizes: Sizes, clock: Clock) -> dict[StepCase, Sampler]:
 # ------------------------------------------------------------------------------------------------- predicted
 
 
-def rows(machine: ThisMachine, samples: Mapping[Any, list[float]]) -> list[StepRow]:
+def step_rows(machine: ThisMachine, samples: Mapping[Any, list[float]]) -> list[StepRow]:
     """Set every step beside its prediction from the kernels and collectives of the same rounds."""
     hardware, stack = hardware_here(machine, samples), eager_stack(samples)
     return [

@@ -30,7 +30,7 @@ TIE = 1e-9  # relative: what is equal but for rounding goes to the algorithm nam
 def closed_form_seconds(collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes):
     """Price a collective of `nbytes` in all (a number or an array) by its closed form; None where none holds
     on this group's links."""
-    known, p = find(collective, algorithm), group.size
+    known, p = find_algorithm(collective, algorithm), group.size
     nodes = nodes_of(group, hardware.gpus_per_node)
     if hardware.disturbances and hardware.disturbances.slows_a_link_among(group.ranks):
         return None
@@ -135,7 +135,7 @@ def first(holds: Callable[[np.ndarray], np.ndarray], low: int, high: int) -> int
     return int(high)
 
 
-def find(collective: str, algorithm: str) -> Algorithm:
+def find_algorithm(collective: str, algorithm: str) -> Algorithm:
     """Return an entry of collectives.ALGORITHMS. Raises UserError for a name that is not in it."""
     if collective not in ALGORITHMS:
         raise unknown("collective", collective, ALGORITHMS)

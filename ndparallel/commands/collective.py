@@ -25,7 +25,7 @@ from ndparallel.base.quantities import number, parse_quantity, si_or_dash
 from ndparallel.base.words import WIDTH, count
 from ndparallel.collective import hops
 from ndparallel.collective.algorithms import candidates, nodes_of
-from ndparallel.collective.prices import choose_algorithm, envelope, find
+from ndparallel.collective.prices import choose_algorithm, envelope, find_algorithm
 from ndparallel.collective.runs import LOCKSTEP, Measured, measure
 from ndparallel.engines.launch import ENGINES
 from ndparallel.hardware.accelerator import find_hardware
@@ -143,7 +143,7 @@ def names_from(arguments: argparse.Namespace) -> tuple[str, str | None]:
     if arguments.algorithm is None:
         return collective, None
     algorithm = arguments.algorithm.replace("_", "-")
-    find(collective, algorithm)
+    find_algorithm(collective, algorithm)
     return collective, algorithm
 
 

@@ -24,7 +24,7 @@ from rich.console import RenderableType
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import WIDTH, paragraph
-from ndparallel.exercises.catalog import all_exercises, find
+from ndparallel.exercises.catalog import all_exercises, find_exercise
 from ndparallel.exercises.exercise import Exercise
 from ndparallel.exercises.folder import Folder
 from ndparallel.exercises.grade import grade
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         show(partial(overview, folder))
         return 0
-    exercise = find(arguments.name)
+    exercise = find_exercise(arguments.name)
     if arguments.hint is not None:
         print(hint(exercise, arguments.hint))
     elif arguments.solution:

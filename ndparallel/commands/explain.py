@@ -13,7 +13,7 @@ import numpy as np
 
 from gpu import Operation, si
 from ndparallel.base.errors import unknown
-from ndparallel.hardware.launch_modes import launched_by
+from ndparallel.hardware.launch_modes import with_launch_mode
 from ndparallel.planner.describe import shared_ports
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
@@ -179,7 +179,7 @@ def said(exchange: CollectiveOp, seconds: float, beside: str) -> dict[str, Any]:
 
 def bound_of(work: AnyWorkload, item: Operation) -> tuple[str, float]:
     """What takes longest of an operation, and how long it takes in all."""
-    hardware = launched_by(work.job.hardware, work.job.stack.launching)
+    hardware = with_launch_mode(work.job.hardware, work.job.stack.launching)
     parts = {
         "compute": float(item.flops / hardware.rate(item)),
         "memory": float(item.bytes / hardware.memory_bandwidth_bytes_per_second),

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import duration
+from ndparallel.base.words import compare_durations
 from ndparallel.launch_flags.frameworks import Framework
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.prediction import Prediction
@@ -44,7 +44,7 @@ def sentence(found: Prediction, best: Prediction | None, framework: Framework) -
             f"The search finds no plan that {framework.release} can launch and that is faster by more than "
             "predictions can tell apart, and fits."
         )
-    gain = duration(best.seconds, found.seconds).removeprefix("takes ")
+    gain = compare_durations(best.seconds, found.seconds).removeprefix("takes ")
     fits = ", and fits" if found.missing_bytes > 0 else ""
     return (
         f"Of the plans that {framework.release} can launch, the search's choice takes "

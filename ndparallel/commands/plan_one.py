@@ -11,7 +11,7 @@ from gpu import si
 from ndparallel.base.words import WIDTH
 from ndparallel.commands.plan_measured import differences_from, show_differences
 from ndparallel.drawing.timeline import Timelines
-from ndparallel.launch_flags.options import described, launch, script_given
+from ndparallel.launch_flags.options import described, launch_script, script_given
 from ndparallel.planner.describe import headline, parts, sentences, shared_ports
 from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
@@ -38,10 +38,10 @@ def run_one(arguments: argparse.Namespace) -> int:
     if arguments.json:
         training = found.training(arguments.tokens, arguments.price_per_gpu_hour) | {"notes": asked.notes}
         beside = as_json(found, changed, measured, remedies)
-        print_json(found.as_dict() | training | better | beside | launch(arguments.emit, found))
+        print_json(found.as_dict() | training | better | beside | launch_script(arguments.emit, found))
         return 0
     if arguments.emit:
-        print(launch(arguments.emit, found)["launch"], end="")
+        print(launch_script(arguments.emit, found)["launch"], end="")
         return 0
     console, _ = plain_console()
     show(console, found, arguments, [*asked.notes, *sentences])

@@ -9,8 +9,8 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
-from ndparallel.launch_flags.frameworks import launched_by, written
-from ndparallel.launch_flags.options import described, launch, priced, script_given
+from ndparallel.launch_flags.frameworks import emitters, launched_by
+from ndparallel.launch_flags.options import described, launch_script, priced, script_given
 from ndparallel.planner.describe import assumed_nodes, shared_ports_named
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
@@ -31,7 +31,7 @@ from ndparallel.search.tables import (
     what_if_json,
 )
 from ndparallel.search.what_if import Variant, what_if
-from ndparallel.search.why import WhyNot, compare_with_recommended, parts_of, sentences
+from ndparallel.search.why import WhyNot, compare_with_recommended, difference_rows, sentences
 
 MOST_TOP = 1000
 SEARCHED_ANEW = (
@@ -51,7 +51,7 @@ def run_search(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
             change: searched_then(change, cluster, arguments, wanted)
             for change in counted(arguments.what_if, announce, "a search with {}".format)
         }
-    launches = launch(arguments.emit, found.recommended)
+    launches = launch_script(arguments.emit, found.recommended)
     why = [compare_with_recommended(found, name) for name in arguments.why]
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
@@ -95,7 +95,7 @@ def show(
 def written_by(found: Found) -> str:
     """The framework that the recommended plan's launch script can be written for; "" where there is none."""
     by = launched_by(found.job, found.recommended.plan)
-    return next((name for name in written() if name in by and name in (found.space.frameworks or by)), "")
+    return next((name for name in emitters() if name in by and name in (found.space.frameworks or by)), "")
 
 
 def show_why(why: WhyNot) -> None:
@@ -106,7 +106,7 @@ def show_why(why: WhyNot) -> None:
     if why.other:
         heads = ("where the time goes", "recommended", "instead", "difference")
         console.print()
-        console.print(quiet_table(heads, parts_of(why), width))
+        console.print(quiet_table(heads, difference_rows(why), width))
 
 
 def searched(

@@ -26,7 +26,7 @@ from ndparallel.planner.plan_name import name_of
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
-from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale
+from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, scale, scaling_rows
 from ndparallel.search.scaling_svg import scaling_svg
 
 COLUMNS = ("GPUs and their best plan", "batch", "step", "efficiency", "usual", "MFU", "usual", "its plan")
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             scaling_svg(f"{job.shape.name} on {job.hardware.name}: how the best plan scales", curves),
         )
     if arguments.json:
-        print_json({"rows": rows(curves)})
+        print_json({"rows": scaling_rows(curves)})
     else:
         show(curves)
     if arguments.svg is not None:

@@ -29,7 +29,7 @@ from ndparallel.base.quoting import visible
 from ndparallel.base.words import listed
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
-from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, schedule_named, written
+from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, schedule_named, written_schedules
 from ndparallel.pipeline.search import check_size
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
@@ -42,7 +42,7 @@ MOST_STEPS = 1_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("names", nargs="+", metavar="NAME", help=", ".join([*written(), SEARCHED]))
+    add("names", nargs="+", metavar="NAME", help=", ".join([*written_schedules(), SEARCHED]))
     add("--stages", type=int, default=4, metavar="P", help="ranks of the pipeline (default 4)")
     add("--microbatches", type=int, default=8, metavar="M", help="parts of the batch (default 8)")
     add(

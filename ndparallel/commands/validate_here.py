@@ -12,7 +12,7 @@ from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.startup import keep_freed_memory
 from ndparallel.calibration import links, machine
 from ndparallel.calibration.kernels import SIZES, Kernel, clock_of, device_of, kernels, load_torch
-from ndparallel.calibration.steps import StepRow, as_runs, rows, steps
+from ndparallel.calibration.steps import StepRow, as_runs, step_rows, steps
 from ndparallel.calibration.table import measured
 from ndparallel.calibration.timing import Budget, Repeated, Sampler, Windows, measure_in_turn, of_kind
 from ndparallel.results.printing import plain_console, print_json, prose
@@ -55,7 +55,7 @@ def samplers(torch: Any, cpu_time: bool) -> dict[Any, Sampler]:
 def report(torch: Any, samples: dict[Any, list[float]], arguments: argparse.Namespace) -> None:
     """Predict every step; save and print what was found."""
     this, ranks = machine.machine(torch, NAME), links.launched()[0]
-    found = rows(this, samples)
+    found = step_rows(this, samples)
     if arguments.save:
         write_atomically(arguments.save, json.dumps(as_runs(found, this, samples, ranks), indent=1) + "\n")
     if not arguments.json:

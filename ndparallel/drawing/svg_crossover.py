@@ -8,7 +8,7 @@ Limit  The border between two regions lies somewhere between two squares.
 from collections.abc import Iterator, Mapping, Sequence
 
 from ndparallel.drawing.svg_parts import document, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part
+from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part_class
 
 LEFT, TOP, HEIGHT, RIGHT = 62, 58, 40, 10
 Point = tuple[int, str]  # batch, links
@@ -38,7 +38,7 @@ def draw_crossover(
 def square(steps: Mapping[str, float], names: Sequence[str], x: float, y: float, width: float) -> str:
     """Draw the fastest strategy of one point, in its colour."""
     fastest, *others = sorted(steps, key=steps.__getitem__)
-    paint = part(names.index(fastest))
+    paint = part_class(names.index(fastest))
     drawn = box(paint, x, y, width - 2, HEIGHT - 2)
     ink, middle = f"middle digit nd-on-{paint}", x + width / 2 - 1
     lead = f"+{steps[others[0]] / steps[fastest] - 1:.0%}" if others else "alone"

@@ -9,7 +9,7 @@ Limit  One layer and one microbatch.
 from collections.abc import Iterator, Sequence
 
 from ndparallel.drawing.svg_parts import document, number, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part, stroke, titled
+from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part_class, stroke, titled
 
 COLUMNS, TOP, PITCH, WIDTH, HEIGHT = (14, 200, 386), 56, 92, 80, 70
 THICKEST = 16.0
@@ -43,7 +43,7 @@ def bands(source: int, sent: Sequence[int], per_row: float) -> Iterator[str]:
             here, away = place(source, target), place(target, source)
             there = band(COLUMNS[0] + WIDTH, here, COLUMNS[1], away)
             back = band(COLUMNS[1] + WIDTH, away, COLUMNS[2], here)
-            drawn = "".join(stroke(part(source), path, count * per_row) for path in (there, back))
+            drawn = "".join(stroke(part_class(source), path, count * per_row) for path in (there, back))
             yield titled(drawn, f"GPU {source} to the experts of GPU {target} and back: {count} rows")
 
 
@@ -63,13 +63,13 @@ def boxes(gpu: int, rows: Sequence[Sequence[int]], each: int, arriving: Sequence
     """Draw a GPU as it sends, its experts with their rows, and the GPU as the rows come back."""
     y = TOP + gpu * PITCH
     for x in (COLUMNS[0], COLUMNS[2]):
-        yield box(part(gpu), x, y, WIDTH, HEIGHT, f"GPU {gpu}")
+        yield box(part_class(gpu), x, y, WIDTH, HEIGHT, f"GPU {gpu}")
     height = HEIGHT / each
     for place in range(each):
         expert = gpu * each + place
         count = sum(row[expert] for row in rows)
         words = f"expert {expert}: {count}"
-        yield box(part(gpu), COLUMNS[1], y + place * height, WIDTH, height - 2, words, hollow=True)
+        yield box(part_class(gpu), COLUMNS[1], y + place * height, WIDTH, height - 2, words, hollow=True)
     yield text(COLUMNS[1], y + HEIGHT + 11, f"GPU {gpu}: {arriving[gpu]} rows", "small")
 
 

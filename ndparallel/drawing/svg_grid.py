@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpu import si
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION
 from ndparallel.drawing.svg_parts import document, number, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part, stroke, titled
+from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part_class, stroke, titled
 from ndparallel.parallel.mesh import Mesh
 
 DASHES = {"tp": "", "pp": "3 4", "dp": "9 4"}
@@ -79,7 +79,7 @@ def gpu(mesh: Mesh, rank: int, top: float) -> str:
     x, y = centre(rank, top)
     groups = mesh.groups("tp").tolist()
     own = next(place for place, members in enumerate(groups) if rank in members)
-    return box(part(own), x - GPU_WIDTH / 2, y - GPU_HEIGHT / 2, GPU_WIDTH, GPU_HEIGHT, f"GPU {rank}")
+    return box(part_class(own), x - GPU_WIDTH / 2, y - GPU_HEIGHT / 2, GPU_WIDTH, GPU_HEIGHT, f"GPU {rank}")
 
 
 def key(sent_bytes: Mapping[str, float], top: float, per_byte: float) -> Iterator[str]:

@@ -17,7 +17,7 @@ from gpu import si
 from ndparallel.collective.hops import Frame, Show, cells_of, name
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION
 from ndparallel.drawing.svg_parts import document, number, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, line, part, tip
+from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, line, part_class, tip
 
 CELL, BOARD_HEIGHT, FRAME_HEIGHT, MARGIN = 25, 22, 132, 10
 CORNERS = ((0, 0), (1, 0), (1, 1), (0, 1))  # of GPU 0 to 3, clockwise: columns and rows
@@ -97,7 +97,7 @@ def board(rank: int, pieces: Sequence[str], before: Sequence[str], complete: int
     yield text(x, y - 4, f"GPU {rank}", "small")
     for place, (piece, old) in enumerate(zip(pieces, before)):
         left = x + place * CELL
-        yield box(part(place), left, y, CELL - 1, BOARD_HEIGHT, piece, hollow=len(piece) < complete)
+        yield box(part_class(place), left, y, CELL - 1, BOARD_HEIGHT, piece, hollow=len(piece) < complete)
         if piece != old:
             yield (
                 f'<rect class="nd-{COMMUNICATION}-stroke arrived" x="{number(left - 1)}" y="{number(y - 1)}" '

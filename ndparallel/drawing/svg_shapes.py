@@ -17,7 +17,7 @@ NARROW = 480  # pixels
 PART_PAINTS: dict[str, Paint] = {f"part{place}": paint for place, paint in enumerate(PARTS)}
 
 
-def part(place: int) -> str:
+def part_class(place: int) -> str:
     return f"part{place % len(PARTS)}"
 
 

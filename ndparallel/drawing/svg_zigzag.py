@@ -14,7 +14,7 @@ Glossary
 from collections.abc import Iterator, Sequence
 
 from ndparallel.drawing.svg_parts import document, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part
+from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part_class
 
 SQUARE, TOP, LEFT, GAP, ROW = 20, 44, 34, 252, 22
 
@@ -46,7 +46,7 @@ def mask(name: str, owners: Sequence[int], left: float) -> Iterator[str]:
         yield text(left - 6, y + 14, f"{owner}", "end")
         for key in range(query + 1):
             words = "\u00bd" if key == query else ""
-            yield box(part(owner), left + key * SQUARE, y, SQUARE - 1, SQUARE - 1, words)
+            yield box(part_class(owner), left + key * SQUARE, y, SQUARE - 1, SQUARE - 1, words)
     y = TOP + len(owners) * SQUARE + 18
     for gpu in range(max(owners) + 1):
         yield text(
@@ -68,4 +68,4 @@ def round_the_ring(blocks: Sequence[Sequence[int]], top: float) -> Iterator[str]
         for hop, source in enumerate(met):
             if not gpu:
                 yield text(LEFT + 76 + hop * 90, y - 6, f"after hop {hop}" if hop else "its own", "small")
-            yield box(part(source), LEFT + 76 + hop * 90, y, 84, ROW - 4, f"block of GPU {source}")
+            yield box(part_class(source), LEFT + 76 + hop * 90, y, 84, ROW - 4, f"block of GPU {source}")

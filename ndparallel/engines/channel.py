@@ -86,13 +86,13 @@ class Channel:
         if len(frame) > PIPE_BUF:  # a very long name: the whole frame travels as an array
             frame = note(self.rank, (self.arena.put(np.frombuffer(frame, np.uint8)), len(frame)))
         self.sent[target] += 1
-        if self.outbox or not written(outlet, frame):
+        if self.outbox or not write_frame(outlet, frame):
             self.outbox.setdefault(target, deque()).append(frame)
             self.flush()
 
     def flush(self) -> None:
         for target, frames in list(self.outbox.items()):
-            while frames and written(self.outlets[target], frames[0]):
+            while frames and write_frame(self.outlets[target], frames[0]):
                 frames.popleft()
             if not frames:
                 del self.outbox[target]
@@ -213,7 +213,7 @@ class Channel:
             inbox.clear()
 
 
-def written(outlet: int, frame: bytes) -> bool:
+def write_frame(outlet: int, frame: bytes) -> bool:
     """Write a frame into a pipe, if there is room for it now."""
     try:
         return os.write(outlet, frame) > 0

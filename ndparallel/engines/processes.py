@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.engines.channel import QUESTION, Channels, written
+from ndparallel.engines.channel import QUESTION, Channels, write_frame
 from ndparallel.engines.failures import DeadlockError, Failure, killed
 from ndparallel.engines.rank_process import RankSettings, lifeline, rank_main
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
@@ -246,7 +246,7 @@ class RunMonitor:
     def _unread_by(self, rank: int) -> Unread:
         """Ask a rank that has ended what it has not read."""
         inlet = self.pool.wiring.writers[rank].fileno()
-        while not written(inlet, QUESTION) and self.pool.processes[rank].is_alive():
+        while not write_frame(inlet, QUESTION) and self.pool.processes[rank].is_alive():
             time.sleep(TICK_SECONDS)  # until it has emptied its pipe
         with suppress(EOFError, OSError):
             return self.pool.connections[rank].recv()
@@ -280,7 +280,7 @@ class RunMonitor:
         if (
             stuck
             and stuck == self.stuck
-            and all(written(self.pool.wiring.writers[rank].fileno(), QUESTION) for rank in ranks)
+            and all(write_frame(self.pool.wiring.writers[rank].fileno(), QUESTION) for rank in ranks)
         ):
             self.asked = ranks
         self.stuck = stuck

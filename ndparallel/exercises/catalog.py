@@ -40,7 +40,7 @@ ORDER = (
 )
 
 
-def find(word: str) -> Exercise:
+def find_exercise(word: str) -> Exercise:
     """Return the exercise of a name, or the one in a file that ends with .py. Raises UserError where there is
     none."""
     if word.endswith(".py"):
@@ -51,7 +51,7 @@ def find(word: str) -> Exercise:
 
 
 def all_exercises() -> list[Exercise]:
-    return [find(name) for name in ORDER]
+    return [find_exercise(name) for name in ORDER]
 
 
 def load_file(path: Path) -> Exercise:

@@ -12,7 +12,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.drawing.schedule_picture import peaks
 from ndparallel.explorer.setup import Knob, checked, command, stops
 from ndparallel.pipeline.actions import Action, Layout, Schedule
-from ndparallel.pipeline.catalog import RECIPES, build, written
+from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.checker import explain, run_ranks, waits_for
 from ndparallel.pipeline.clock import Clock
 from ndparallel.pipeline.timing import Timing, time_schedule
@@ -65,7 +65,7 @@ def refusal(setup: Mapping[str, Any]) -> str:
 def all_timed(setup: Mapping[str, Any]) -> tuple[list[Timing], list[str]]:
     """Return all schedules that can be written, timed, and why the others cannot."""
     timed, reasons = [], []
-    for name in [name for name in written() if name != TOO_LONG]:
+    for name in [name for name in written_schedules() if name != TOO_LONG]:
         try:
             schedule = build(name, setup["stages"], setup["microbatches"])
             timed.append(time_schedule(schedule, work(setup, schedule.chunks)))

@@ -49,7 +49,7 @@ def launch_seconds(subject: str, given: Any) -> LaunchSeconds:
     )
 
 
-def launched_by(hardware: Hardware, mode: str) -> Hardware:
+def with_launch_mode(hardware: Hardware, mode: str) -> Hardware:
     """Return the hardware with the kernel overhead of this mode of launching."""
     multiple = getattr(hardware, "kernel_overhead_multiples", {}).get(mode, 1.0)
     if multiple == 1.0:

@@ -117,7 +117,7 @@ DEEPSPEED = Framework(
 FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED)}
 
 
-def written() -> list[str]:
+def emitters() -> list[str]:
     """The frameworks whose launch scripts are written."""
     return [name for name, framework in FRAMEWORKS.items() if framework.writes]
 
@@ -125,8 +125,8 @@ def written() -> list[str]:
 def emit(framework: str, job: TrainingJob, plan: Plan) -> str:
     """The launch script or recipe of a plan, as `ndparallel plan --emit` prints it. Raises UserError for a
     framework that none is written for, and, saying what, for what the framework cannot run."""
-    if framework not in written():
-        raise unknown("launch format", framework, written())
+    if framework not in emitters():
+        raise unknown("launch format", framework, emitters())
     return FRAMEWORKS[framework].emit(job, plan)
 
 

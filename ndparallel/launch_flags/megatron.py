@@ -115,11 +115,11 @@ def environment(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def launcher(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    yield f"torchrun {nodes_of(job, plan)} \\"
+    yield f"torchrun {torchrun_nodes(job, plan)} \\"
     yield '  --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" pretrain_gpt.py \\'
 
 
-def nodes_of(job: TrainingJob, plan: Plan) -> str:
+def torchrun_nodes(job: TrainingJob, plan: Plan) -> str:
     """torchrun's options, whose node is a host. Raises UserError where the last one is not full."""
     each = min(host_size(job.hardware), int(plan.gpus))
     if plan.gpus % each:

@@ -13,7 +13,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit, written
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit, emitters
 from ndparallel.launch_flags.invocation import by_number
 from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
@@ -42,7 +42,9 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
         help="plans that it can launch, on its software (default: by --software)",
     )
     group.add_argument(
-        "--emit", choices=written(), help="print this framework's launch script or recipe, and nothing else"
+        "--emit",
+        choices=emitters(),
+        help="print this framework's launch script or recipe, and nothing else",
     )
     for name in (framework.name for framework in FRAMEWORKS.values() if framework.read):
         group.add_argument(
@@ -160,7 +162,7 @@ def text_of(path: Path) -> str:
     return text
 
 
-def launch(framework: str | None, found: Prediction) -> dict[str, str]:
+def launch_script(framework: str | None, found: Prediction) -> dict[str, str]:
     """The framework's launch script or recipe as "launch"; nothing where none is asked for. A plan that does
     not fit says so beside it."""
     if not framework:

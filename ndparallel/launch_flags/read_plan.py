@@ -16,7 +16,7 @@ from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import near_divisors
 from ndparallel.planner.software import MEGATRON_CORE
-from ndparallel.planner.stack import in_order
+from ndparallel.planner.stack import ordered_modules
 from ndparallel.planner.stages import layers_by_stage
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -164,7 +164,7 @@ def recompute_from(flags: Given) -> str:
 def recompute_modules_from(flags: Given) -> tuple[str, ...]:
     """What selective recomputation runs again, of what the planner knows; () where it is Megatron's own."""
     asked = (flags.text("--recompute-modules") or "").split()
-    modules = in_order(module for module in asked if module in fields.MODULES)
+    modules = ordered_modules(module for module in asked if module in fields.MODULES)
     own = modules == MEGATRON_CORE.selective or recompute_from(flags) != "selective"
     return () if own else modules
 

@@ -20,7 +20,7 @@ from ndparallel.base.quoting import in_docstring
 from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.megatron import nodes_of
+from ndparallel.launch_flags.megatron import torchrun_nodes
 from ndparallel.launch_flags.rules import LaunchRule, refuse, without
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.describe import state_words
@@ -72,7 +72,7 @@ def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
         f"Derived: {plan.dp} data-parallel ranks, {count(number, 'microbatch', 'es')} in a step. Save "
         "it as plan.py; launch it with"
     )
-    yield f"torchrun {nodes_of(job, plan)} -m torchtitan.train --module plan --config plan"
+    yield f"torchrun {torchrun_nodes(job, plan)} -m torchtitan.train --module plan --config plan"
     if job.shape.prediction_layers:
         yield "Its model has no multi-token prediction, which the plan counts."
     yield '"""'

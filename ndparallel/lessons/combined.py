@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import count, duration
+from ndparallel.base.words import compare_durations, count
 from ndparallel.lessons.lesson import Lesson, Own, Program, Strategy
 from ndparallel.lessons.runner import Entry, Runner, entry_of
 from ndparallel.lessons.sweeps import (
@@ -245,7 +245,7 @@ def zero_stages(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     ]
 
     def sentence(first: Row, last: Row) -> str:
-        longer = duration(last["step_seconds"], first["step_seconds"])
+        longer = compare_durations(last["step_seconds"], first["step_seconds"])
         return (
             f"ZeRO-{last['zero']} sends {last['sent_bytes'] / first['sent_bytes']:.1f}x the bytes of "
             f"ZeRO-{first['zero']}, and {longer}."
@@ -269,7 +269,7 @@ def capacities(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
         busiest = f"{room}, the busiest rank has {first['busiest to mean']:.2f}x the mean rank's rows."
         if first is last:
             return busiest
-        longer = duration(last["step_seconds"], first["step_seconds"])
+        longer = compare_durations(last["step_seconds"], first["step_seconds"])
         dropped = f"{last['dropped share']:.0%} of the tokens' choices are dropped, and the step {longer}"
         return f"{busiest} With one of {last['capacity_factor']}, {dropped}."
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import fsum
 
 from gpu import COMPUTE, Event, si
-from ndparallel.base.words import duration, listed
+from ndparallel.base.words import compare_durations, listed
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.options import hardware_from
 from ndparallel.lessons.runner import Runner, entry_of
@@ -64,7 +64,7 @@ def about_sharding(run: Run) -> Iterator[str]:
         sharded, whole = run["FSDP prefetch"], run["DDP overlapped"]
         memory = sharded.peak_memory_bytes["total"] / whole.peak_memory_bytes["total"]
         sent = sharded.bytes_sent_per_gpu / whole.bytes_sent_per_gpu
-        time = duration(sharded.step_seconds, whole.step_seconds)
+        time = compare_durations(sharded.step_seconds, whole.step_seconds)
         yield f"FSDP with prefetch sends {sent:.1f}x the bytes of DDP overlapped, and {time}."
         yield f"Its memory peaks at {memory:.0%} of DDP's."
 
@@ -119,7 +119,7 @@ def cost_of_parts(rows: list[Row]) -> str:
         for times in dict.fromkeys(sent.values())
     ]
     slowest = max(fit, key=lambda name: last[name]["step_seconds"] / first[name]["step_seconds"])
-    longer = duration(last[slowest]["step_seconds"], first[slowest]["step_seconds"])
+    longer = compare_durations(last[slowest]["step_seconds"], first[slowest]["step_seconds"])
     return (
         f"In {most} parts, not one, the bytes sent are {', '.join(alike)}: what is sharded is gathered or "
         "reduced for each part. "

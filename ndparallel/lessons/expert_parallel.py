@@ -3,7 +3,7 @@ capacity."""
 
 from collections.abc import Iterator, Sequence
 
-from ndparallel.base.words import duration
+from ndparallel.base.words import compare_durations
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import (
@@ -52,7 +52,7 @@ def about_dividing(run: Run) -> Iterator[str]:
 def about_the_favourite(run: Run) -> Iterator[str]:
     if DIVIDED in run and "experts, skewed" in run and run[DIVIDED].gpus > 1:
         busiest = routing_figures(run.results["experts, skewed"])["busiest to mean"]
-        longer = duration(run["experts, skewed"].step_seconds, run[DIVIDED].step_seconds)
+        longer = compare_durations(run["experts, skewed"].step_seconds, run[DIVIDED].step_seconds)
         yield (
             f"With a favourite, the busiest GPU has {busiest:.1f}x the rows of the mean, all wait for it, "
             f"and the step {longer}."
@@ -73,7 +73,7 @@ def about_the_model(run: Run) -> Iterator[str]:
     if "EP" in run and "DP with experts" in run and run["EP"].gpus > 1:
         alike, divided = run["DP with experts"], run["EP"]
         memory = divided.peak_memory_bytes["total"] / alike.peak_memory_bytes["total"]
-        longer = duration(divided.step_seconds, alike.step_seconds)
+        longer = compare_durations(divided.step_seconds, alike.step_seconds)
         yield f"In the whole model EP needs {memory:.0%} of DP's memory, and {longer}."
 
 
@@ -128,7 +128,7 @@ def capacities(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     rows = [at_capacity(lesson, runner, job, factor) for factor in FACTORS]
 
     def sentence(first: Row, last: Row) -> str:
-        less = duration(last["step_seconds"], first["step_seconds"])
+        less = compare_durations(last["step_seconds"], first["step_seconds"])
         return (
             f"Without a bound the busiest GPU has {first['busiest to mean']:.1f}x the mean's rows; where an "
             f"expert takes its even share and no more, {last['dropped share']:.0%} of the choices are "

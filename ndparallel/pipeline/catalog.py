@@ -18,11 +18,11 @@ from ndparallel.pipeline.recipe import write
 from ndparallel.pipeline.schedules import RECIPES
 from ndparallel.pipeline.work import Work
 
-__all__ = ["RECIPES", "SEARCHED", "build", "check_sizes", "default_schedule", "names_in", "written"]
+__all__ = ["RECIPES", "SEARCHED", "build", "check_sizes", "default_schedule", "names_in", "written_schedules"]
 SEARCHED = "searched"  # the order that is found for given seconds and a given memory
 
 
-def written() -> list[str]:
+def written_schedules() -> list[str]:
     """The schedules whose order is written, and not searched for."""
     return [name for name, recipe in RECIPES.items() if not recipe.is_searched]
 
@@ -35,7 +35,7 @@ def names_in(framework: str) -> dict[str, str]:
 def schedule_named(name: str) -> str:
     """Return the name of a schedule as it is written here, a reader's own as it is. Raises UserError for one
     that there is not."""
-    return name if is_own(name) else find_choice("schedule", name, [*written(), SEARCHED])
+    return name if is_own(name) else find_choice("schedule", name, [*written_schedules(), SEARCHED])
 
 
 def default_schedule(chunks: int) -> str:

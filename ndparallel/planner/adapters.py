@@ -45,7 +45,7 @@ class Adapters:
         """The share of the outputs that each adapted part of one of our matrices has."""
         return [
             share
-            for name, share in parts_of(shape, matrix).items()
+            for name, share in adapted_parts(shape, matrix).items()
             if not self.matrices or name in self.matrices
         ]
 
@@ -60,7 +60,7 @@ class Adapters:
         )
 
 
-def parts_of(shape: ModelShape, matrix: str) -> dict[str, float]:
+def adapted_parts(shape: ModelShape, matrix: str) -> dict[str, float]:
     """Hugging Face's matrices in one of ours, with their shares of its outputs; none for a router or the
     head."""
     if matrix == "qkv":

@@ -25,7 +25,7 @@ from ndparallel.base.words import count, listed
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
-from ndparallel.planner.stack import MODULES, in_order
+from ndparallel.planner.stack import MODULES, ordered_modules
 
 AXES = ("tp", "cp", "pp", "dp", "ep")
 NUMBERED = {"zero": "zero", "shards": "shards", "mbs": "micro_batch"}
@@ -140,7 +140,7 @@ def known_modules(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in MODULES:
             raise unknown("module of selective recomputation", name, MODULES)
-    return in_order(names)
+    return ordered_modules(names)
 
 
 def schedule(part: str) -> dict[str, Any]:

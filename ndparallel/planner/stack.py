@@ -23,7 +23,7 @@ MODULES = {
 }
 
 
-def in_order(modules: Iterable[str]) -> tuple[str, ...]:
+def ordered_modules(modules: Iterable[str]) -> tuple[str, ...]:
     """Each of these modules once, in the order of MODULES, so that a set of them has one name."""
     wanted = {*modules}
     return tuple(module for module in MODULES if module in wanted)

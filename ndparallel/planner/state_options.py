@@ -12,7 +12,7 @@ from ndparallel.hardware.accelerator import host_bandwidth
 from ndparallel.planner.adapters import NF4_BITS, TARGETS, Adapters
 from ndparallel.planner.job import MOMENTS, OFFLOADS, TrainingJob
 from ndparallel.planner.models.sizes import checked_size
-from ndparallel.planner.stack import MODULES, Stack, in_order
+from ndparallel.planner.stack import MODULES, Stack, ordered_modules
 
 NOT_PRICED = ("weights", "parameters", "params", "gradients", "grads")  # on the host
 
@@ -119,7 +119,7 @@ def recomputed_modules(arguments: argparse.Namespace, stack: Stack) -> tuple[str
             raise unknown("--recompute-modules:", module, MODULES)
     if arguments.recompute_modules and arguments.recompute != "selective":
         raise UserError("--recompute-modules names what --recompute selective runs again: add that.")
-    modules = in_order(arguments.recompute_modules)
+    modules = ordered_modules(arguments.recompute_modules)
     return modules if modules != stack.selective else ()
 
 

@@ -113,7 +113,7 @@ def base_of(points: Sequence[Point]) -> Point | None:
     return next((point for point in points if point.best), None)
 
 
-def rows(curves: Curves) -> list[dict[str, Any]]:
+def scaling_rows(curves: Curves) -> list[dict[str, Any]]:
     """One row a way and size, in JSON's types."""
     return [row_of(way, point, base_of(points)) for way, points in curves.items() for point in points]
 

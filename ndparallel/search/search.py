@@ -25,7 +25,7 @@ from ndparallel.planner.legality import below_one, word_violations
 from ndparallel.planner.prediction import Prediction, legal_and_fits, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
 from ndparallel.search.kinds import SAME, best_of_kinds, equals_of, simplest, time_kinds
-from ndparallel.search.space import Fixed, SearchSpace, check_fixed, choices, nothing_left
+from ndparallel.search.space import Fixed, SearchSpace, check_fixed, fixed_values, nothing_left
 from ndparallel.search.timing_queue import EFFORT, Timed, gap, time_best, time_tight
 
 MOST_GPUS, MOST = 2**20, 2**30
@@ -172,7 +172,7 @@ def launchers(job: TrainingJob, fixed: Fixed) -> list[str]:
     """The frameworks whose plans are searched where none is named: those of the job's software; none where a
     schedule is asked for that they do not have."""
     names = whose(job)
-    asked = choices(fixed, "schedule") if "schedule" in fixed else ()
+    asked = fixed_values(fixed, "schedule") if "schedule" in fixed else ()
     theirs = values_of(names).get("schedule")
     return names if not asked or theirs is None or set(asked) & set(theirs) else []
 

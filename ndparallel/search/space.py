@@ -36,7 +36,7 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import reduces_once, violations
 from ndparallel.planner.plan_name import known_modules
-from ndparallel.planner.stack import in_order
+from ndparallel.planner.stack import ordered_modules
 from ndparallel.search.bounds.columns import DEGREES
 
 WORDS = {
@@ -86,10 +86,10 @@ def meshes(gpus: int, fixed: Fixed) -> Iterator[tuple[int, int, int, int]]:
 
 def some(values: Iterable, fixed: Fixed, name: str) -> list:
     """The values that are not ruled out by what is fixed."""
-    return [value for value in values if name not in fixed or value in choices(fixed, name)]
+    return [value for value in values if name not in fixed or value in fixed_values(fixed, name)]
 
 
-def choices(fixed: Fixed, name: str) -> tuple:
+def fixed_values(fixed: Fixed, name: str) -> tuple:
     return fixed[name] if isinstance(fixed[name], tuple) else (fixed[name],)
 
 
@@ -120,7 +120,7 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
 def recomputations(job: TrainingJob, fixed: Fixed) -> list[tuple[str, tuple[str, ...]]]:
     """What may run again: a word, with modules where they are not the software's own, which stand last."""
     words = some(WORDS["recompute"], fixed, "recompute")
-    if given := in_order(fixed.get("recompute_modules", ())):
+    if given := ordered_modules(fixed.get("recompute_modules", ())):
         return [("selective", given if given != job.stack.selective else ())]
     sets = module_sets(job) if "selective" in words and "recompute" not in fixed else []
     return [(word, ()) for word in words] + [("selective", modules) for modules in sets]
@@ -193,7 +193,7 @@ def check_fixed(fixed: Fixed) -> None:
         if name == "recompute_modules":
             known_modules(fixed[name])
         else:
-            for value in choices(fixed, name):
+            for value in fixed_values(fixed, name):
                 check_value(name, value)
 
 
@@ -233,7 +233,7 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
     gpus, fixed, frameworks = space.gpus, space.fixed, space.frameworks
     for name in (name for name in DEGREES if name in fixed):
         without = {other: value for other, value in fixed.items() if other != name}
-        table, wanted = layouts(space.job, gpus, without, Counter()), choices(fixed, name)[0]
+        table, wanted = layouts(space.job, gpus, without, Counter()), fixed_values(fixed, name)[0]
         if len(table):
             legal = sorted(
                 set(table[:, DEGREES.index(name)].tolist()), key=lambda value: abs(value - wanted)

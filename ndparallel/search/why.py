@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import duration, listed
+from ndparallel.base.words import compare_durations, listed
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.planner.describe import WORDS
 from ndparallel.planner.job import Plan
@@ -99,7 +99,7 @@ def sentences(why: WhyNot) -> list[str]:
     if not why.other:
         return [f"Why not {why.asked}: {why.why_not[0]}"]
     mine, other = why.recommended, why.other
-    takes = duration(other.seconds, mine.seconds)
+    takes = compare_durations(other.seconds, mine.seconds)
     best = [f"It is the best of {degrees_of(other.plan)} in the search. {outside(mine.job)}"] * why.searched
     return [
         f"Why not {name_of(other.plan)}: it {takes} {'as' if takes.endswith('as long') else 'than'} "
@@ -120,7 +120,7 @@ def balance(why: WhyNot) -> str:
     return f"It {', and '.join(parts)}." if parts else "No part of the step differs by much."
 
 
-def parts_of(why: WhyNot) -> list[tuple[str, ...]]:
+def difference_rows(why: WhyNot) -> list[tuple[str, ...]]:
     """The rows of a table: the parts of both steps, and how they differ."""
     assert why.other
     mine, other = why.recommended, why.other

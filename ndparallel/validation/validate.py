@@ -14,7 +14,7 @@ from ndparallel.planner.error_bar import error_bar, source_of
 from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.prediction import peak_memory, time_step
-from ndparallel.planner.step.framework import slowest
+from ndparallel.planner.step.framework import slowest_of
 from ndparallel.validation.cases import Case, express
 from ndparallel.validation.families import every_run, families_of
 from ndparallel.validation.result import Result
@@ -67,7 +67,7 @@ def predicted_seconds(case: Case) -> float:
     """Return the seconds of a step, or of the last layer's passes where those were measured."""
     if not case.one_layer:
         return time_step(case.job, case.plan).seconds
-    job = replace(case.job, hardware=slowest(case.job.hardware, case.plan.gpus))
+    job = replace(case.job, hardware=slowest_of(case.job.hardware, case.plan.gpus))
     layer = Pricing(job, case.plan).unit(
         "experts" if job.shape.has_experts(job.shape.layers - 1) else "dense"
     )

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from ndparallel.base.errors import UserError, find_choice, print_error, unknown
-from ndparallel.base.words import choices, count, duration, folded, listed, paragraph, three_digits
+from ndparallel.base.words import choices, compare_durations, count, folded, listed, paragraph, three_digits
 
 
 def test_one_is_singular():
@@ -34,7 +34,7 @@ def test_of_many_numbers_to_choose_from_only_the_nearest_are_named():
     ],
 )
 def test_durations_never_have_a_sign(seconds, words):
-    assert duration(seconds, 1.0) == words
+    assert compare_durations(seconds, 1.0) == words
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from ndparallel.calibration.kernels import Kernel, has_compiler
 from ndparallel.calibration.links import BYTES, MeasuredTransfer
-from ndparallel.calibration.steps import GRIDS, as_runs, grid, hardware_here, rows
+from ndparallel.calibration.steps import GRIDS, as_runs, grid, hardware_here, step_rows
 from ndparallel.calibration.table import FittedLink, ThisMachine, fitted_link, flops, hardware_table, measured
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import accelerator, find_hardware
@@ -163,7 +163,7 @@ def test_a_rate_that_calibrate_writes_moves_a_prediction(key):
 def errors(kernels: dict[Kernel, list[float]]) -> list[float]:
     """How far the recorded steps' predictions are off."""
     seconds = {one["name"]: one["measured_seconds"] for one in RECORDED["runs"]}
-    found = rows(MACHINE, kernels | {case: [seconds[str(case)]] for case in GRIDS["cpu"]})
+    found = step_rows(MACHINE, kernels | {case: [seconds[str(case)]] for case in GRIDS["cpu"]})
     return [abs(row.error) for row in found]
 
 
@@ -182,7 +182,7 @@ def test_matmul_and_attention_alone_predict_a_step_worse():
 
 def test_saved_steps_are_runs_that_validate_reads():
     case = GRIDS["cpu"][0]
-    found = rows(MACHINE, recorded() | {case: [0.1]})
+    found = step_rows(MACHINE, recorded() | {case: [0.1]})
     (run,) = as_runs(found, MACHINE, recorded())
     assert express(run).measured_seconds == 0.1
     assert express(run).job.shape.hidden == case.hidden
@@ -206,7 +206,8 @@ def predicted_steps(latency: float, bandwidth: float) -> dict[str, float]:
     cases = {case: [1.0] for case in grid("cpu", 2)}
     here = replace(MACHINE, gpus_per_node=2)
     return {
-        row.name: row.predicted_seconds for row in rows(here, recorded() | rung(latency, bandwidth) | cases)
+        row.name: row.predicted_seconds
+        for row in step_rows(here, recorded() | rung(latency, bandwidth) | cases)
     }
 
 
@@ -225,7 +226,7 @@ def test_a_step_of_two_processes_has_the_collectives_that_were_measured():
 def test_steps_of_several_processes_are_saved_with_their_plan_and_their_links():
     (case, *_), here = grid("cpu", 2), replace(MACHINE, gpus_per_node=2)
     samples = recorded() | rung(1e-4, 1e9)
-    (run,) = as_runs(rows(here, samples | {case: [0.1]}), here, samples, 2)
+    (run,) = as_runs(step_rows(here, samples | {case: [0.1]}), here, samples, 2)
     found = express(run)
     assert (found.plan.dp, found.job.global_batch, found.measured_seconds) == (2, 2, 0.1)
     assert found.job.hardware.inside.bandwidth_bytes_per_second == pytest.approx(1e9, rel=1e-3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ndparallel.commands.command_line import main
-from ndparallel.exercises.catalog import ORDER, all_exercises, find
+from ndparallel.exercises.catalog import ORDER, all_exercises, find_exercise
 from ndparallel.exercises.template import solution, template
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "exercises.md"
@@ -22,7 +22,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def solved(name: str) -> str:
     """The reader's file with the model solution in it."""
-    exercise = find(name)
+    exercise = find_exercise(name)
     head = template(exercise).partition("\n\n\n")[0]
     return f"{head}\n\n\n{solution(exercise)}\n"
 
@@ -30,7 +30,7 @@ def solved(name: str) -> str:
 def test_the_first_call_writes_the_task_and_the_next_one_grades_it(folder, capsys):
     assert main(["exercise", "ring"]) == 0
     assert "exercises/ring.py is new" in capsys.readouterr().out
-    assert (folder / "ring.py").read_text("utf-8") == template(find("ring"))
+    assert (folder / "ring.py").read_text("utf-8") == template(find_exercise("ring"))
     assert main(["exercise", "ring"]) == 0
     assert "not begun" in capsys.readouterr().out
 
@@ -69,14 +69,14 @@ def test_reset_keeps_what_the_reader_wrote(folder, capsys):
         (folder / "ring.py").write_text(f"# try {number}\n", "utf-8")
         assert main(["exercise", "ring", "--reset"]) == 0
         assert (folder / f"ring.{number}.py").read_text("utf-8") == f"# try {number}\n"
-    assert (folder / "ring.py").read_text("utf-8") == template(find("ring"))
+    assert (folder / "ring.py").read_text("utf-8") == template(find_exercise("ring"))
 
 
 def test_all_grades_a_whole_folder_for_a_lecturer(folder, capsys):
     folder.mkdir()
     (folder / "ring.py").write_text(solved("ring"), "utf-8")
     for name in ("halves", "ddp", "capstone"):
-        (folder / f"{name}.py").write_text(template(find(name)), "utf-8")
+        (folder / f"{name}.py").write_text(template(find_exercise(name)), "utf-8")
     assert main(["exercise", "--all", "--json", "--folder", str(folder)]) == 0
     verdicts = json.loads(capsys.readouterr().out)["verdicts"]
     assert {verdict["exercise"]: verdict["mark"] for verdict in verdicts} == {
@@ -88,7 +88,7 @@ def test_all_grades_a_whole_folder_for_a_lecturer(folder, capsys):
 
 
 def test_hints_come_one_by_one(folder, capsys):
-    hints = find("ring").hints
+    hints = find_exercise("ring").hints
     for number, hint in enumerate(hints, 1):
         assert main(["exercise", "ring", "--hint", str(number)]) == 0
         assert " ".join(hint.split()) in " ".join(capsys.readouterr().out.split())

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ndparallel.commands.command_line import main
 from ndparallel.drawing import schedule_picture
-from ndparallel.pipeline.catalog import SEARCHED, build, written
+from ndparallel.pipeline.catalog import SEARCHED, build, written_schedules
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
 from tests.drawing.test_timeline import SIGHT, distance
@@ -77,7 +77,7 @@ def test_json_of_dualpipev_names_its_pairs(capsys):
     assert told["busy"] == [10.5, 10.5]
 
 
-@pytest.mark.parametrize("name", [*written(), SEARCHED])
+@pytest.mark.parametrize("name", [*written_schedules(), SEARCHED])
 def test_every_schedule_is_told_and_drawn(capsys, name):
     assert asked(capsys, name, "--stages", 3, "--microbatches", 6, "--p2p", 0.1)["name"] == name
     assert name in command(capsys, name, "--stages", 3, "--microbatches", 6)
@@ -139,7 +139,7 @@ def test_a_schedule_over_the_limit_is_marked(capsys):
 
 
 @pytest.mark.parametrize("microbatches", [8, 200])
-@pytest.mark.parametrize("name", written())
+@pytest.mark.parametrize("name", written_schedules())
 def test_every_line_fits_100_columns(capsys, name, microbatches):
     lines = command(
         capsys, name, "1f1b", "--stages", 4, "--microbatches", microbatches, "--p2p", 0.1
@@ -148,7 +148,7 @@ def test_every_line_fits_100_columns(capsys, name, microbatches):
 
 
 @pytest.mark.parametrize("p2p", [0, 0.1])
-@pytest.mark.parametrize("name", written())
+@pytest.mark.parametrize("name", written_schedules())
 def test_no_action_is_drawn_in_no_column_however_long_the_step(name, p2p):
     schedule = build(name, 8, 32)
     timing = time_schedule(schedule, Work.of_whole_stages(schedule.chunks, p2p=p2p, fused=1.0))

@@ -11,7 +11,7 @@ from types import FunctionType
 import pytest
 
 from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer, with_place
-from ndparallel.exercises.catalog import ORDER, find
+from ndparallel.exercises.catalog import ORDER, find_exercise
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.grade import graded, par_of
 from ndparallel.exercises.runs import in_pipeline
@@ -48,12 +48,12 @@ def given(exercise: Exercise, answer: Callable) -> Verdict:
 
 @cache
 def par(name: str) -> Attempt:
-    return par_of(find(name))
+    return par_of(find_exercise(name))
 
 
 @pytest.mark.parametrize("name", ORDER)
 def test_the_model_solution_is_par(name):
-    exercise = find(name)
+    exercise = find_exercise(name)
     verdict = graded(exercise, Path(exercise.file), lambda: ModelAnswer(exercise.asks), par(name))
     assert verdict.mark == PAR and verdict.yours
 
@@ -61,7 +61,7 @@ def test_the_model_solution_is_par(name):
 @pytest.mark.parametrize(("name", "answer"), list(every_answer()))
 def test_a_wrong_or_slow_answer_is_told_what_is_wrong(name, answer):
     function = answers(name)[answer]
-    verdict = given(find(name), function)
+    verdict = given(find_exercise(name), function)
     assert verdict.mark in (WRONG, PASSED)
     assert " ".join(str(function.__doc__).split()) in " ".join(verdict.sentences)
 
@@ -73,20 +73,20 @@ def test_at_least_three_misconceptions_are_anticipated(name):
 
 def verdict_of_file(name: str, path: Path, text: str) -> Verdict:
     path.write_text(text, "utf-8")
-    exercise = find(name)
+    exercise = find_exercise(name)
     return graded(exercise, path, lambda: ReadersAnswer(path, exercise), par(name))
 
 
 @pytest.mark.parametrize("name", ORDER)
 def test_the_readers_file_is_not_begun_until_what_it_does_changes(name, tmp_path):
-    text, path = template(find(name)), tmp_path / f"{name}.py"
+    text, path = template(find_exercise(name)), tmp_path / f"{name}.py"
     for same in (text, text + "\n# a remark\n", text.partition('"""\n')[2]):
         assert verdict_of_file(name, path, same).mark == NOT_BEGUN
 
 
 def test_a_sentence_for_the_reader_begins_without_the_name_of_its_class(tmp_path):
     name = "accumulate"
-    backward_first = template(find(name)).replace("    replica.forward(", "    replica.backward(")
+    backward_first = template(find_exercise(name)).replace("    replica.forward(", "    replica.backward(")
     (sentence,) = verdict_of_file(name, tmp_path / f"{name}.py", backward_first).sentences
     assert sentence.startswith("backward of head: microbatch 0 has no forward yet")
     assert "(line " in sentence and "replica.backward(microbatch)" in sentence
@@ -94,14 +94,14 @@ def test_a_sentence_for_the_reader_begins_without_the_name_of_its_class(tmp_path
 
 def test_the_file_that_hangs_says_who_waits_for_whom_before_anything_is_changed(tmp_path):
     name = "why_does_it_hang"
-    verdict = verdict_of_file(name, tmp_path / f"{name}.py", template(find(name)))
+    verdict = verdict_of_file(name, tmp_path / f"{name}.py", template(find_exercise(name)))
     assert verdict.mark == NOT_BEGUN
     assert "waits for 'array' from rank 3, which, in why_does_it_hang.py:" in verdict.sentences[1]
 
 
 @pytest.mark.parametrize("name", ORDER)
 def test_the_lines_to_begin_with_run(name, tmp_path):
-    exercise = find(name)
+    exercise = find_exercise(name)
     verdict = verdict_of_file(name, tmp_path / f"{name}.py", template(exercise) + "\nBEGUN = True\n")
     begins_with_lines = not all(is_solution(exercise, asked) for asked in exercise.asks)
     assert verdict.mark in ((PASSED, WRONG) if begins_with_lines else (NOT_BEGUN,))
@@ -109,7 +109,7 @@ def test_the_lines_to_begin_with_run(name, tmp_path):
 
 @pytest.mark.parametrize("name", ORDER)
 def test_the_readers_file_has_the_task_and_not_the_solution(name):
-    exercise = find(name)
+    exercise = find_exercise(name)
     text = template(exercise)
     assert exercise.task in text and "EXERCISE" not in text
     for asked in filter(partial(is_solution, exercise), exercise.asks):
@@ -119,7 +119,7 @@ def test_the_readers_file_has_the_task_and_not_the_solution(name):
 
 @pytest.mark.parametrize("name", ORDER)
 def test_the_task_has_what_a_student_and_a_lecturer_need(name):
-    exercise = find(name)
+    exercise = find_exercise(name)
     assert exercise.title and len(exercise.title) <= 40
     assert 5 <= exercise.minutes <= 30
     assert len(exercise.hints) == 3 and all(exercise.hints)
@@ -147,7 +147,7 @@ def as_drawn(answer: Callable, rank: int) -> str:
     ],
 )
 def test_the_picture_in_a_task_is_that_of_the_schedule(name, row, rank, answer):
-    drawn = find(name).task.partition(row)[2].partition("\n")[0].rstrip()
+    drawn = find_exercise(name).task.partition(row)[2].partition("\n")[0].rstrip()
     begun = drawn.removesuffix("...").rstrip()
     expected = as_drawn(answer, rank)
     assert drawn.endswith("...") or begun.split() == expected.split()
@@ -157,7 +157,7 @@ def test_the_picture_in_a_task_is_that_of_the_schedule(name, row, rank, answer):
 
 
 def test_an_answer_shares_nothing_between_gpus(tmp_path):
-    exercise, path = find("ring"), tmp_path / "ring.py"
+    exercise, path = find_exercise("ring"), tmp_path / "ring.py"
     path.write_text(
         "BOX = []\ndef all_reduce(gpu, array, ranks):\n    BOX.append(array)\n    array[:] = len(BOX)\n",
         "utf-8",
@@ -171,7 +171,7 @@ def test_an_answer_shares_nothing_between_gpus(tmp_path):
 
 
 def test_a_verdict_names_a_page_only_where_it_can_be_read(monkeypatch, tmp_path):
-    exercise = find("ring")
+    exercise = find_exercise("ring")
     told = " ".join(judge(exercise, par("ring"), par("ring")).sentences)
     assert told.endswith("More: docs/book/1d.md.")
     monkeypatch.setattr("ndparallel.exercises.verdict.ROOT", tmp_path)  # as where it was installed by pip

@@ -7,7 +7,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.exercises import grade as grading
-from ndparallel.exercises.catalog import find
+from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade
 from ndparallel.exercises.verdict import WRONG, mark_of
 from tests.engines.test_failures import wait_until_gone
@@ -18,7 +18,7 @@ HEAD = "def all_reduce(gpu, array, ranks):\n"
 def verdict_of(tmp_path, body: str):
     path = tmp_path / "ring.py"
     path.write_text(HEAD + body, "utf-8")
-    return grade(find("ring"), path)
+    return grade(find_exercise("ring"), path)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_answer_is_refused(tmp_path, text, sentence):
     path = tmp_path / "ring.py"
     path.write_text(text, "utf-8")
     try:
-        told = " ".join(grade(find("ring"), path).sentences)
+        told = " ".join(grade(find_exercise("ring"), path).sentences)
     except UserError as error:
         told = str(error)
     assert sentence in told

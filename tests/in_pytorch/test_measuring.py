@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ndparallel.calibration.kernels import SIZES, Sizes, clock_of, kernels, load_torch
-from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, rows, script, steps
+from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, script, step_rows, steps
 from ndparallel.calibration.table import ThisMachine
 from ndparallel.calibration.timing import Budget, Repeated, Sampler, Windows, measure_in_turn
 from tests.in_pytorch import needs_torch
@@ -35,7 +35,7 @@ def test_what_a_device_measures_makes_hardware_and_predicts_a_step(torch, monkey
     assert (
         set(hardware.gains) == {"tf32", "bf16"} and len(hardware.attention_fractions["flash2 backward"]) == 2
     )
-    (row,) = rows(MACHINE, samples)
+    (row,) = step_rows(MACHINE, samples)
     assert row.measured_seconds > 0 and row.predicted_seconds > 0
 
 

@@ -15,7 +15,7 @@ from gpu import GPU, Hardware
 from ndparallel.engines.launch import launch
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.pipeline.catalog import written
+from ndparallel.pipeline.catalog import written_schedules
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers import collective_time, pricing
 from ndparallel.planner.layers.kept import gathered_keys_bytes
@@ -120,14 +120,14 @@ def test_a_pipeline_of_a_framework_is_the_lessons(mesh, zero):
     assert_memory(results, *assert_seconds(lesson, results, zero=zero))
 
 
-@pytest.mark.parametrize("schedule", written())
+@pytest.mark.parametrize("schedule", written_schedules())
 def test_every_schedule_of_a_framework_is_the_lessons(schedule):
     changes = {"schedule": schedule, "zero": 1, "stage_chunks": chunks_of(schedule), "batch": 16}
     changes |= {"microbatches": 8, "model": SMALL.replace(layers=8)}
     assert_seconds(*executed_grid(Mesh(pp=4, dp=2), GPUS, LESSON | changes), zero=1)
 
 
-@pytest.mark.parametrize("schedule", written())
+@pytest.mark.parametrize("schedule", written_schedules())
 @pytest.mark.parametrize(("layers", "rel"), [(8, 1e-9), (11, 2e-3)])
 def test_rounds_that_are_not_timed_one_by_one_take_as_long_as_executed_ones(schedule, layers, rel):
     """Where stages are uneven, to some thousandths."""

@@ -13,7 +13,7 @@ from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.pipeline.catalog import RECIPES, written
+from ndparallel.pipeline.catalog import RECIPES, written_schedules
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.lesson_runs.step import traced_grid
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
@@ -244,7 +244,7 @@ def test_a_grid_with_every_stage_of_zero(mesh, zero):
     assert_grid(mesh, zero=zero)
 
 
-@pytest.mark.parametrize("schedule", written())
+@pytest.mark.parametrize("schedule", written_schedules())
 def test_a_grid_with_every_schedule(schedule):
     assert_grid(Mesh(tp=2, pp=2, dp=2), schedule=schedule, zero=1, stage_chunks=chunks_of(schedule))
 
@@ -394,7 +394,7 @@ def random_grid(draw: random.Random) -> tuple[Mesh, Hardware, dict]:
     ep = draw.choice([ep for ep in (1, 2, 3, 4) if dp % ep == 0])
     mesh = Mesh(draw.choice([1, 1, 2]), draw.choice([1, 1, 2]), dp, draw.choice([1, 1, 2, 3]), ep)
     some = {"experts": 12, "top_k": 12} if ep > 1 or draw.random() < 0.3 else {}
-    schedule = draw.choice(written()) if mesh.pp > 1 else "1f1b"
+    schedule = draw.choice(written_schedules()) if mesh.pp > 1 else "1f1b"
     return mesh, replace(ROOMY, gpus_per_node=draw.choice([1, 2, 3, 4, 8])), {
         "model": SMALL.replace(layers=draw.choice([3, 4, 7]), vocab=draw.choice([256, 257, 258]), **some),
         "dtype": draw.choice(["float32", "float64"]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.pipeline.catalog import written
+from ndparallel.pipeline.catalog import written_schedules
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.results.measure import peak_memory as counted_bytes
 from ndparallel.training.job import Job as LessonJob
@@ -27,7 +27,7 @@ from tests.ladder.test_rung3_scale import (
 )
 
 
-@pytest.mark.parametrize("schedule", written())
+@pytest.mark.parametrize("schedule", written_schedules())
 def test_what_times_thousands_of_gpus_times_a_small_grid_to_the_last_digit(schedule):
     zero = 0 if schedule == "gpipe" else 1
     changes = {"schedule": schedule, "zero": zero, "stage_chunks": chunks_of(schedule), "bucket_mb": 0.02}

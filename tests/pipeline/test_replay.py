@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
-from ndparallel.pipeline.catalog import build, written
+from ndparallel.pipeline.catalog import build, written_schedules
 from ndparallel.pipeline.replay import Ends, Replay, replay_of
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Reduction, Work
@@ -27,7 +27,7 @@ def random_work(stages: int, ranks: int, seed: int, wire: float | None) -> Work:
 
 
 @given(
-    st.sampled_from(sorted(written())),
+    st.sampled_from(sorted(written_schedules())),
     st.integers(2, 4),
     st.integers(1, 8),
     st.integers(0, 99),
@@ -50,7 +50,11 @@ def assert_same(timing: Timing, ends: Ends) -> None:
 
 
 @given(
-    st.sampled_from(sorted(written())), st.integers(2, 4), st.integers(1, 4), st.floats(0, 4), st.floats(0, 1)
+    st.sampled_from(sorted(written_schedules())),
+    st.integers(2, 4),
+    st.integers(1, 4),
+    st.floats(0, 4),
+    st.floats(0, 1),
 )
 def test_both_let_a_stage_wait_until_its_last_gradients_are_reduced(name, ranks, rounds, line, slowdown):
     """ZeRO-2: a stage's line is as long as up to four passes, and slows compute beside it."""
@@ -78,7 +82,9 @@ def work_with_short_steps(stages: int, seed: int) -> Work:
     return Work(seconds(), seconds(), seconds(), latency=0.3, wire=0.4)
 
 
-@given(st.sampled_from(sorted(written())), st.integers(2, 4), st.integers(1, 4), st.integers(0, 999))
+@given(
+    st.sampled_from(sorted(written_schedules())), st.integers(2, 4), st.integers(1, 4), st.integers(0, 999)
+)
 def test_some_steps_may_be_shorter_than_messages_and_yet_no_line_is_waited_for(name, ranks, rounds, seed):
     replay = Replay(build(name, ranks, rounds * ranks * 2))
     work = work_with_short_steps(replay.schedule.layout.stages, seed)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndparallel.pipeline.catalog import RECIPES, build, written
+from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.replay import Ends, Replay
 from ndparallel.pipeline.rounds import ends_by_rounds, round_before, round_seconds, shortened
 from ndparallel.pipeline.search import search
@@ -29,7 +29,7 @@ def same(one: Ends, other: Ends) -> bool:
     return all(moments == pytest.approx(those, rel=1e-12) for moments, those in zip(one, other))
 
 
-@pytest.mark.parametrize("name", sorted(written()))
+@pytest.mark.parametrize("name", sorted(written_schedules()))
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_a_longer_step_has_a_round_more_in_one_place_unless_forwards_come_first(name, ranks):
     few, more, _ = steps(name, ranks)
@@ -55,7 +55,7 @@ def test_where_ranks_are_all_as_busy_messages_are_waited_for_anew_after_as_many_
 
 
 @given(
-    st.sampled_from(sorted({*written()} - AT_ONCE)),
+    st.sampled_from(sorted({*written_schedules()} - AT_ONCE)),
     st.integers(2, 4),
     st.integers(0, 99),
     st.sampled_from([0.0, 0.1, 0.4, None]),
@@ -139,7 +139,7 @@ def test_a_round_that_is_done_otherwise_is_timed():
     assert shortened(other)[1] < rounds
 
 
-@pytest.mark.parametrize("name", sorted(written()))
+@pytest.mark.parametrize("name", sorted(written_schedules()))
 def test_any_schedule_can_be_asked_for_rounds_in_its_middle(name):
     """Of those written, ZB-H1 and ZB-H2 have rounds of one microbatch; in a v two stages take turns."""
     replay = Replay(build(name, 4, 40))

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Layout
-from ndparallel.pipeline.catalog import RECIPES, build, names_in, written
+from ndparallel.pipeline.catalog import RECIPES, build, names_in, written_schedules
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.schedules import group_size
 from ndparallel.pipeline.timing import time_schedule
@@ -35,7 +35,7 @@ def test_every_schedule_can_run_and_does_everything_once(schedule):
     assert is_legal(schedule)
 
 
-@pytest.mark.parametrize("name", written())
+@pytest.mark.parametrize("name", written_schedules())
 def test_64_ranks_and_8_chunks_run_too(name):
     assert explain(build(name, 64, 128, None if RECIPES[name].chunks else 8)) is None
 
@@ -277,7 +277,7 @@ def test_every_recipe_says_what_it_is_and_where_it_comes_from():
     assert all(recipe.summary and recipe.source for recipe in RECIPES.values())
 
 
-@pytest.mark.parametrize("name", written())
+@pytest.mark.parametrize("name", written_schedules())
 def test_a_record_says_what_the_lists_show(name):
     """What bounds a schedule's seconds from below is in its lists: split backwards, pairs, and the first
     rank's head start."""
@@ -292,7 +292,7 @@ def test_a_record_says_what_the_lists_show(name):
         assert recipe.peak_in_flight(16, 0, 4, 1) == max(timed(name, 4, 16).peak_held) == 1
 
 
-@given(schedules(written()))
+@given(schedules(written_schedules()))
 def test_a_rank_takes_as_many_microbatches_forward_before_its_first_backward_as_its_record_says(schedule):
     """Where backwards are split, and with one chunk of interleaved, it may take more."""
     recipe, layout = RECIPES[schedule.name], schedule.layout

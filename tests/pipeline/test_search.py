@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
-from ndparallel.pipeline.catalog import RECIPES, build, written
+from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.search import Memory, Problem, attempts, policies, search
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
@@ -96,7 +96,7 @@ def test_search_never_ends_after_a_handmade_order_that_keeps_to_the_memory(seed)
     work = Work(forward, backward_input, backward_weight, latency=draw.choice([0.0, 0.5]))
     found = search(P, M, work, limit, released)
     assert is_legal(found) and max(peak_activations(found, released)) <= limit + 1e-6
-    for name in (name for name in written() if RECIPES[name].chunks == 1):
+    for name in (name for name in written_schedules() if RECIPES[name].chunks == 1):
         handmade = build(name, P, M)
         if max(peak_activations(handmade, released)) <= limit:
             makespans = [time_schedule(each, work).makespan for each in (found, handmade)]

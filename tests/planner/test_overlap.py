@@ -21,7 +21,7 @@ from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.ports import Piece
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, slowest
+from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, slowest_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.streams import MemoryLedger, MemoryLedgers, StreamClock
@@ -104,7 +104,7 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
     """Every layer's travel beside the next; the last one's are waited for, with or without the embedding."""
     job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
     plan = Plan(tp=2, pp=4, dp=8, micro_batch=2, schedule=schedule)
-    pricing = Pricing(replace(job, hardware=slowest(job.hardware, plan.gpus)), plan)
+    pricing = Pricing(replace(job, hardware=slowest_of(job.hardware, plan.gpus)), plan)
     reduce = pricing.whole(FrameworkWorkload(pricing).bucket("dense").reduce[0])
     layer, embedding = (pricing.unit(kind).backward.total for kind in ("dense", "embedding"))
     assert embedding < reduce < layer

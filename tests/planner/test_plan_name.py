@@ -12,13 +12,13 @@ from ndparallel.commands.command_line import main
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
 from ndparallel.planner.plan_name import explained, name_of, parsed_name
-from ndparallel.planner.stack import MODULES, in_order
+from ndparallel.planner.stack import MODULES, ordered_modules
 
 DEGREE = st.integers(1, 4096)
 CHUNKS = {
     name: st.just(recipe.chunks) if recipe.chunks else st.integers(1, 64) for name, recipe in RECIPES.items()
 }
-MODULE_SETS = st.sets(st.sampled_from([*MODULES])).map(in_order)
+MODULE_SETS = st.sets(st.sampled_from([*MODULES])).map(ordered_modules)
 
 
 @st.composite

@@ -23,7 +23,7 @@ from ndparallel.planner.prediction import predict, time_step, workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of, layers_by_stage
 from ndparallel.planner.step import schedule_timer
-from ndparallel.planner.step.framework import framework_workload, slowest
+from ndparallel.planner.step.framework import framework_workload, slowest_of
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.validation.cases import express, read_cases
@@ -100,7 +100,7 @@ def test_an_array_of_plans_is_priced_as_one_by_one():
 
 
 def test_more_gpus_wait_for_a_slower_slowest_one_and_one_waits_for_none():
-    slow: list[Any] = [slowest(accelerator("h100"), gpus) for gpus in (1, 8, 64, 8192)]
+    slow: list[Any] = [slowest_of(accelerator("h100"), gpus) for gpus in (1, 8, 64, 8192)]
     rates = [gpu.matmul_fraction for gpu in slow]
     assert rates[0] == accelerator("h100").matmul_fraction
     assert rates == sorted(rates, reverse=True)

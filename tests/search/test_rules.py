@@ -11,7 +11,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.pipeline.catalog import RECIPES, build, written
+from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import is_folded, violations, why_not
@@ -62,7 +62,7 @@ def random_plans(count: int) -> list[tuple[ModelConfig, Plan]]:
     draw = random.Random(8)
     plans = []
     for _ in range(count):
-        schedule = draw.choice(written())
+        schedule = draw.choice(written_schedules())
         pp = draw.choice([1, 2, 3, 4, 5, 6, 7, 8])
         plan = Plan(
             tp=draw.choice([1, 1, 2, 3, 4, 6]),
@@ -129,7 +129,7 @@ def test_the_search_enumerates_every_legal_plan_and_no_other(words):
     for tp, pp, cp in degrees:
         dp = gpus // (tp * pp * cp)
         for ep, size, parallel in product((1, 2, 3, 6), (1, 2, 3, 4, 6, 12), (False, True)):
-            names = [name for name in (*written(), "zb-2p") if not RECIPES[name].by_name_only]
+            names = [name for name in (*written_schedules(), "zb-2p") if not RECIPES[name].by_name_only]
             for schedule, chunks in product(names if pp > 1 else ["1f1b"], (1, 2, 3, 4)):
                 plan = Plan(tp, pp, dp, ep, cp, chunks, size, zero, 0, parallel, recompute, schedule=schedule)
                 same = (zero and dp * cp == 1) or (parallel and tp == 1)
@@ -138,7 +138,7 @@ def test_the_search_enumerates_every_legal_plan_and_no_other(words):
 
 
 def test_what_a_rank_holds_in_closed_form_is_what_its_list_holds():
-    for name, pp, microbatches in product(written(), (2, 3, 4, 8), (1, 2, 3, 4, 5, 8, 9, 16, 24)):
+    for name, pp, microbatches in product(written_schedules(), (2, 3, 4, 8), (1, 2, 3, 4, 5, 8, 9, 16, 24)):
         for chunks in (1, 2, 3, 5):
             if RECIPES[name].chunks not in (None, chunks) or (RECIPES[name].group and microbatches < pp):
                 continue

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from gpu import Hardware
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.pipeline.actions import Action, Schedule
-from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written
+from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written_schedules
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.training.job import Job
 
-SCHEDULES = (*written(), SEARCHED)
+SCHEDULES = (*written_schedules(), SEARCHED)
 DURATIONS = st.one_of(st.sampled_from([0.5, 1.0, 2.0]), st.floats(0.01, 5.0))
 from tests.support import hand_count
 

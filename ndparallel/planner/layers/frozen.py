@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpu import Operation
 from ndparallel.model import costs
-from ndparallel.planner.adapters import Adapters, parts_of
+from ndparallel.planner.adapters import Adapters, adapted_parts
 from ndparallel.planner.layers.operations import HALF, CollectiveOp, Layer
 from ndparallel.planner.models.shape import ModelShape
 
@@ -70,7 +70,7 @@ class FrozenLists:
 def matrix_of(shape: ModelShape, item) -> str:
     """The matrix of a layer that an item of a list multiplies with, or ""."""
     name = item.name.removeprefix("experts ").rpartition(" ")[0] if isinstance(item, Operation) else ""
-    return name if parts_of(shape, name) else ""
+    return name if adapted_parts(shape, name) else ""
 
 
 def products_in(item: Operation):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from gpu import Hardware, Operation
 from ndparallel.hardware.accelerator import host_bandwidth, host_launch
 from ndparallel.hardware.collective_links import slowdown_of
-from ndparallel.hardware.launch_modes import launched_by
+from ndparallel.hardware.launch_modes import with_launch_mode
 from ndparallel.planner.groups import Groups
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import in_graph, launch_cost, launches_of
@@ -76,7 +76,7 @@ class Pricing:
     @cached_property
     def hardware(self) -> Hardware:
         """The job's, whose kernels follow one another as its software launches them."""
-        return launched_by(self.job.hardware, self.job.stack.launching)
+        return with_launch_mode(self.job.hardware, self.job.stack.launching)
 
     @cached_property
     def lists(self) -> LayerLists:

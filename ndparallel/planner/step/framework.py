@@ -53,7 +53,7 @@ CPU_ADAM_SECONDS = 0.257e-9
 
 
 @lru_cache(maxsize=64)
-def slowest(hardware: Hardware, gpus: int) -> Hardware:
+def slowest_of(hardware: Hardware, gpus: int) -> Hardware:
     """The slowest of so many GPUs: the median of the minimum of normally distributed speeds. Idealized
     hardware has no spread."""
     if not isinstance(hardware, Accelerator):
@@ -64,7 +64,7 @@ def slowest(hardware: Hardware, gpus: int) -> Hardware:
 
 def framework_workload(job: TrainingJob, plan: Plan) -> "FrameworkWorkload":
     """The workload of one plan; a synchronous step is as long as on the slowest of its GPUs."""
-    return FrameworkWorkload(Pricing(replace(job, hardware=slowest(job.hardware, plan.gpus)), plan))
+    return FrameworkWorkload(Pricing(replace(job, hardware=slowest_of(job.hardware, plan.gpus)), plan))
 
 
 @dataclass(frozen=True, eq=False)

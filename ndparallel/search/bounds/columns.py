@@ -49,7 +49,7 @@ from ndparallel.planner.step.framework import (
     FrameworkWorkload,
     message_seconds,
     optimizer_seconds,
-    slowest,
+    slowest_of,
     tied,
     tied_sum,
 )
@@ -90,7 +90,7 @@ def counts_of(job: TrainingJob, plans: Plan) -> tuple[Callable, ...]:
 
 def time_tables(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
     """The columns that the step follows from, of several families of such plans on as many GPUs."""
-    job = replace(job, hardware=slowest(job.hardware, int(np.max(families[0].gpus))))
+    job = replace(job, hardware=slowest_of(job.hardware, int(np.max(families[0].gpus))))
     pricings = [Pricing(job, plans) for plans in families]
     for one in pricings:
         if not one.units:
