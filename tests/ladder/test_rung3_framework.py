@@ -18,7 +18,7 @@ from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import written_schedules
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers import collective_time, pricing
-from ndparallel.planner.layers.kept import gathered_keys_bytes
+from ndparallel.planner.layers.kept import once_bytes
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.memory.total import in_flight
 from ndparallel.planner.prediction import peak_memory, step_of, time_step
@@ -80,14 +80,14 @@ def assert_seconds(
 
 
 def assert_memory(results, job: TrainingJob, plan: Plan) -> None:
-    """But for the embedding's tokens, of a byte each, buffers of gradients, and the keys and values of all cp
-    ranks, which the lesson has freed when it holds most."""
+    """But for the embedding's tokens, of a byte each, buffers of gradients, and what one layer gathers or makes
+    again, which the lesson has freed when it holds most: while it has logits."""
     memory, counted, rows = peak_memory(job, plan), counted_bytes(results), plan.share(job).rows
     for kind in ("weights", "gradients", "optimizer"):
         assert getattr(memory, kind) == counted[kind]
     tokens = rows * in_flight(framework_workload(job, plan))[0]
-    keys = gathered_keys_bytes(job, plan)
-    assert memory.activations - keys + memory.logits + tokens == counted["activations"]
+    once = once_bytes(job, plan)
+    assert memory.activations - once + memory.logits + tokens == counted["activations"]
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
