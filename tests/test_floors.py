@@ -5,6 +5,7 @@ import graphlib
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -189,7 +190,8 @@ def test_the_registry_knows_the_lessons_file_names_and_pictures_asks_it_for_them
     assert len(names) == 7 and knowing == {"registry.py", "pictures.py"}
 
 
-def test_the_product_needs_numpy_and_rich_and_nothing_else():
+def test_the_product_needs_numpy_and_rich_and_what_rich_brings():
     every = [*root_files(), *PACKAGE.rglob("*.py")]
     needed = {name.partition(".")[0] for path in every for name in imports(path)} - sys.stdlib_module_names
-    assert needed - {"gpu", "collectives", "ndparallel"} == {"numpy", "rich"}
+    assert needed - {"gpu", "collectives", "ndparallel"} == {"numpy", "rich", "markdown_it"}
+    assert any(each.startswith("markdown-it-py") and "extra" not in each for each in requires("rich") or ())

@@ -18,6 +18,7 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.explorer.beginnings import chapters
+from ndparallel.explorer.documents import documents
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import ASIDE, SCREENS, known
 from ndparallel.explorer.server import Explorer
@@ -49,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def server_on(port: int) -> Explorer:
     """Return the server. Raises UserError for a port that is in use, or is the system's."""
-    readable = chapters()
-    html, policy = page(known() | {"chapters": [*readable]})
+    readable = documents()
+    html, policy = page(known() | {"chapters": [name for name in chapters() if name in readable]})
     try:
         return Explorer(html, policy, SCREENS, port, ASIDE, readable)
     except OSError as error:

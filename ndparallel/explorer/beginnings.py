@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ndparallel.lessons.questions import questions
-from ndparallel.lessons.registry import ROOT
 
 Setup = dict[str, Any]
 
@@ -120,7 +119,6 @@ def setups(screen: str) -> Iterator[Setup]:
         yield from (setup for setup in (each.setup, each.beside) if setup is not None)
 
 
-def chapters() -> dict[str, bytes]:
-    """Return the chapters of the screens and questions: UTF-8 texts by name, as far as they are here."""
-    named = sorted({each.book for each in BEGINNINGS.values()} | {each.book for each in questions()})
-    return {book: (ROOT / book).read_bytes() for book in named if (ROOT / book).is_file()}
+def chapters() -> list[str]:
+    """Return the names of the chapters that screens and questions name."""
+    return sorted({each.book for each in BEGINNINGS.values()} | {each.book for each in questions()})

@@ -1,8 +1,8 @@
 """A server for one reader: the page, and answers to it, on this machine alone.
 
 Idea   The standard library's server is enough for one browser on 127.0.0.1. It answers GET / with the page
-       and POST /NAME with the answer of the screen NAME to the JSON that the page sent. The chapters that the
-       page names it has read before. It reads no file that a request names, and writes none.
+       and POST /NAME with the answer of the screen NAME to the JSON that the page sent. The documents that
+       the page leads to it has read before. It reads no file that a request names, and writes none.
 Limit  Whoever can run programs under another account of this machine can reach the port as well; there is
        nothing to be had there but arithmetic.
 
@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.explorer.documents import Document
 
 HOST = "127.0.0.1"
 MOST_BYTES = 1_000_000  # of a question: a config.json fits
@@ -67,10 +68,10 @@ class Explorer(ThreadingHTTPServer):
         screens: Mapping[str, Screen],
         port: int = 0,
         aside: Sequence[str] = (),
-        chapters: Mapping[str, bytes] | None = None,
+        documents: Mapping[str, Callable[[], Document]] | None = None,
     ) -> None:
         super().__init__((HOST, port), Handler)
-        self.chapters = chapters or {}
+        self.documents = documents or {}
         self.page, self.policy, self.questions = page.encode(), policy, QuestionQueue(screens, aside)
         self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
 
@@ -97,10 +98,11 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(403, "this page is for the browser on this machine")
         elif not name:
             self.reply(200, "text/html; charset=utf-8", self.server.page)
-        elif name in self.server.chapters:
-            self.reply(200, "text/plain; charset=utf-8", self.server.chapters[name])
+        elif name in self.server.documents:
+            kind, policy, content = self.server.documents[name]()
+            self.reply(200, kind, content, policy)
         else:
-            self.refuse(404, "there is one page, /")
+            self.refuse(404, "there is one page, /, and the documents that it leads to")
 
     def do_POST(self) -> None:
         screen = self.path.removeprefix("/")
@@ -142,11 +144,11 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True  # what it sends besides is not read
         self.reply(code, "application/json", json.dumps({"error": reason}).encode())
 
-    def reply(self, code: int, kind: str, content: bytes) -> None:
+    def reply(self, code: int, kind: str, content: bytes, policy: str = "") -> None:
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("Content-Security-Policy", self.server.policy)
+        self.send_header("Content-Security-Policy", policy or self.server.policy)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cache-Control", "no-store")

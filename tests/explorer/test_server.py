@@ -2,16 +2,19 @@
 
 import http.client
 import json
+import posixpath
 import re
 import threading
 from collections.abc import Iterator
+from html import unescape
+from urllib.parse import unquote
 
 import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.commands.explore import server_on
-from ndparallel.explorer.beginnings import chapters
+from ndparallel.explorer.documents import as_page, documents
 from ndparallel.explorer.page import page
 from ndparallel.explorer.server import MOST_BYTES, Explorer, QuestionQueue, Superseded
 from ndparallel.lessons.registry import ROOT
@@ -62,23 +65,46 @@ def test_a_question_is_answered(server):
     assert request(server, "GET", "/?x=1")[0] == 200
 
 
-def test_the_chapters_that_the_page_names_are_read_and_no_other_file():
+def test_documents_are_pages_and_no_other_file_can_be_asked_for():
     with server_on(0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        text = (ROOT / "docs/book/3d.md").read_text("utf-8")
-        assert request(server, "GET", "/docs/book/3d.md") == (200, text)
+        code, chapter = request(server, "GET", "/docs/book/3d.md")
+        assert code == 200 and '<h1 id="3d-pipeline-parallelism">3D: pipeline parallelism</h1>' in chapter
         assert '"chapters": ["docs/book/0d.md", "docs/book/1d.md"' in request(server, "GET", "/")[1]
-        for other in ("/README.md", "/docs/book", "/docs/book/", "/docs/book/../book/3d.md"):
+        assert request(server, "GET", "/docs/pictures/1f1b-filling.svg")[1].startswith("<svg")
+        assert request(server, "GET", "/gpu.py")[1] == (ROOT / "gpu.py").read_text("utf-8")
+        for other in ("/pyproject.toml", "/docs/book", "/docs/book/", "/docs/book/../book/3d.md"):
             assert request(server, "GET", other)[0] == 404, other
         assert request(server, "GET", "/docs/book/3d.md", Host="evil.example")[0] == 403
         server.shutdown()
         thread.join()
 
 
-def test_without_its_documents_the_page_names_chapters_and_links_none(monkeypatch, tmp_path):
-    monkeypatch.setattr("ndparallel.explorer.beginnings.ROOT", tmp_path)  # as where it was installed by pip
-    assert chapters() == {}
+def test_a_document_runs_nothing_and_asks_no_other_site():
+    policies = {make().policy.replace("img-src 'self'", "") for make in documents().values()}
+    assert all(policy.startswith("default-src 'none'") and "script" not in policy for policy in policies)
+    assert "self" not in "".join(policies)
+
+
+def test_every_link_and_picture_of_every_document_leads_to_a_document_and_a_heading():
+    pages = {name: make().content.decode() for name, make in documents().items()}
+    for name, html in pages.items():
+        for target in re.findall(r'(?:href|src)="([^":]+)"', html) if name.endswith(".md") else ():
+            file, _, heading = unescape(unquote(target)).partition("#")
+            there = posixpath.normpath(posixpath.join(posixpath.dirname(name), file)) if file else name
+            assert there.removeprefix("/") in pages or target == "/", (name, target)
+            assert not heading or f' id="{heading}"' in pages[there], (name, target)
+
+
+def test_a_link_to_what_is_not_served_is_words_alone():
+    page = as_page("docs/a.md", "[in torch](../in_pytorch) and [b](b.md)", {"docs/b.md"}, "")
+    assert '<a>in torch</a> and <a href="b.md">b</a>' in page
+
+
+def test_without_its_documents_the_page_links_none(monkeypatch, tmp_path):
+    monkeypatch.setattr("ndparallel.explorer.documents.ROOT", tmp_path)  # as where it was installed by pip
+    assert documents() == {}
 
 
 def test_a_refusal_is_a_sentence_for_the_reader(server):

@@ -80,8 +80,8 @@ def assert_seconds(
 
 
 def assert_memory(results, job: TrainingJob, plan: Plan) -> None:
-    """But for the embedding's tokens, of a byte each, buffers of gradients, and what one layer gathers or makes
-    again, which the lesson has freed when it holds most: while it has logits."""
+    """But for the embedding's tokens, of a byte each, buffers of gradients, and what one layer gathers or
+    makes again, which the lesson has freed when it holds most: while it has logits."""
     memory, counted, rows = peak_memory(job, plan), counted_bytes(results), plan.share(job).rows
     for kind in ("weights", "gradients", "optimizer"):
         assert getattr(memory, kind) == counted[kind]
