@@ -17,13 +17,13 @@ H100, LLAMA = find_hardware("h100"), preset("llama-3-70b")
 SPEEDS = [1, 10, 50, 450]  # GB/s
 
 
-def pricing(stack, tp, bandwidth):
+def pricing(stack, tp, bandwidth, sequence_parallel=True):
     """Prices on links of so many GB/s, where compute is no slower beside a collective."""
     hardware = replace(
         accelerator("h100"), inside=Link(H100.inside.latency_seconds, bandwidth * 1e9), slowdown=0.0
     )
     job = TrainingJob(LLAMA, hardware, stack, 8192, 8)
-    return Pricing(job, Plan(tp=tp, sequence_parallel=True))
+    return Pricing(job, Plan(tp=tp, sequence_parallel=sequence_parallel))
 
 
 def hidden(items, collective):
@@ -101,3 +101,19 @@ def test_pytorch_sends_a_products_parts_beside_the_next_and_adds_them_up_at_the_
     adds = [item.bytes for item in items if item.name == "add parts"]
     copies = [item.bytes for item in items if item.name == "copy shard"]
     assert (adds, copies) == ([(1 + 1 / tp) * size] * 2, [2 * size / tp] * 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "overlap", "backward"), [("nemo", "all", 2), ("torchtitan-compiled", "products", 0)]
+)
+def test_without_sequence_parallelism_no_sum_is_cut_and_only_megatrons_hide_beside_weights_gradients(
+    name, overlap, backward
+):
+    """An all_reduce has no chunks: ub_overlap_rs_fprop asks for sequence_parallel, micro_pipeline_tp for a
+    reduce_scatter."""
+    prices = pricing(replace(find_stack(name), tp_overlap=overlap), 8, 450, sequence_parallel=False)
+    forward, _, back, _ = prices.listed("dense")
+    sums = [item for item in forward if isinstance(item, CollectiveOp)]
+    assert [prices.exposed(one) for one in sums] == [prices.whole(one) for one in sums] != []
+    assert len(hidden(back, "all_reduce")) == backward
+    assert not [item for item in [*forward, *back] if item.name in ("add parts", "copy shard")]

@@ -246,10 +246,15 @@ class LayerParts:
         return [*cut, one, *self.added_up(one)] * (matrices if self.stack.tp_by_matrix else 1)
 
     def beside_sum(self, one: CollectiveOp, beside: Operation, backward: bool, matrices: int) -> CollectiveOp:
-        """A sum of parts and what hides it: backward the whole product of the weights' gradients."""
+        """A sum of parts and what hides it: backward the whole product of the weights' gradients; forward the
+        product whose parts they are, if it is a reduce_scatter, which alone is cut into chunks
+        (ub_overlap_rs_fprop in transformer_engine/pytorch/module/linear.py, fuse_matmul_reduce_scatter in
+        torch/_inductor/fx_passes/micro_pipeline_tp.py)."""
         overlap = self.stack.tp_overlap
         if backward and overlap in ("backward", "all"):
             return one._replace(beside=beside)
+        if not self.share.sequence_parallel:
+            return one
         if overlap == "all":
             return self.in_splits(one, beside)
         return self.in_ring(one, beside) if overlap == "products" and not (backward and matrices > 1) else one
