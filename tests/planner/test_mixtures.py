@@ -9,14 +9,15 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.collective_links import SLOWDOWN
 from ndparallel.model import costs
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.layers.breakdown import TimeBreakdown
+from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, step_operations
-from ndparallel.planner.step.paired import share_in_pairs
+from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.search.bounds.lower_bound import lower_bound
 
 QWEN = find_model("qwen3-235b-a22b")
@@ -75,6 +76,18 @@ def test_what_travels_beside_another_microbatch_costs_what_it_slows_it_by():
     before, after = (one.forward["ep"] for one in passes)
     assert after == pytest.approx((1 - share + share * SLOWDOWN / (1 + SLOWDOWN)) * before)
     assert time_step(hidden, EP8).seconds < time_step(shown, EP8).seconds
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_passes_that_wait_for_launches_wait_as_long_beside_one_another(share):
+    """One CPU launches both microbatches' kernels: four passes of 2 s of launches take 8 s, each once."""
+    part = TimeBreakdown(compute=1.0, launch=1.0)
+    part.launch_seconds = 2.0
+    unit = UnitSeconds(part, part, part, part)
+    assert in_pairs(unit, share, SLOWDOWN).total.total == pytest.approx(8)
+    busy = part.launched(TimeBreakdown(compute=3.0))
+    bound_forward = UnitSeconds(part, busy, busy, busy)  # launched meanwhile: 8 s beside 10 s of compute
+    assert in_pairs(bound_forward, share, SLOWDOWN).total.total == pytest.approx(11 - share)
 
 
 def test_nothing_hides_in_a_pipeline_whose_ranks_have_one_chunk_and_the_bound_stays_near():

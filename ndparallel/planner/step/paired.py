@@ -52,21 +52,27 @@ def shown_beside(passing: TimeBreakdown, other: TimeBreakdown, slowdown: float) 
 
 
 def in_pairs(unit: UnitSeconds, share: Any, slowdown: float) -> UnitSeconds:
-    """The passes of a unit of which a share runs beside those of another microbatch."""
-    forward, backward = unit.forward, unit.backward
+    """The passes of a unit of which a share runs beside those of another microbatch. What a pair still waits
+    for launches counts in its backward pass."""
+    forward, backward, inputs, alone = unit.forward, unit.backward, unit.backward_input, 1 - share
     shown = [shown_beside(*passes, slowdown) for passes in ((forward, backward), (backward, forward))]
-    alone, launch = 1 - share, beside(forward, backward, slowdown).get("launch", 0.0)
     ways = [alone * each.get("ep", 0.0) + share * left for each, left in zip((forward, backward), shown)]
-    recompute = unit.recompute.launched(TimeBreakdown(unit.recompute | {"ep": 0.0}))
-    inputs = {"ep": ways[1], "launch": alone * unit.backward_input.get("launch", 0.0) + share * launch}
+    waits = alone * launch_of(inputs) + share * launch_of(beside(forward, backward, slowdown))
+
+    def part(of: TimeBreakdown, **seconds: Any) -> TimeBreakdown:
+        return of.launched(TimeBreakdown(of | {"launch": alone * launch_of(of)} | seconds))
+
     return UnitSeconds(
-        forward.launched(
-            TimeBreakdown(forward | {"ep": ways[0], "launch": alone * forward.get("launch", 0.0)})
-        ),
-        recompute,
-        unit.backward_input.launched(TimeBreakdown(unit.backward_input | inputs)),
-        unit.backward_weight,
+        part(forward, ep=ways[0]),
+        part(unit.recompute, ep=0.0),
+        part(inputs, ep=ways[1], launch=waits),
+        part(unit.backward_weight),
     )
+
+
+def launch_of(passing: TimeBreakdown) -> Any:
+    """Seconds that a pass waits for launches."""
+    return passing.get("launch", 0.0)
 
 
 def share_in_pairs(microbatches: Any, pp: Any, chunks: Any) -> Any:
