@@ -94,6 +94,29 @@ def test_no_step_of_hsdp_is_shorter_than_its_bound(kinds):
     assert sorted(near)[len(near) // 2] > 0.8
 
 
+@pytest.mark.parametrize("kinds", EXPERTS)
+def test_nor_is_one_whose_gradients_overlap_and_whose_weights_do_not(kinds):
+    """Megatron with --overlap-grad-reduce alone: a gather waits for the reduction on its line, and replicas'
+    sums are on another."""
+    for job, plan in legal("none", 3, kinds, count=24):
+        hybrid = replace(plan, shards=max(2, plan.dp * plan.cp // 2))
+        hybrid = plan if any(violations(job, hybrid)) else hybrid
+        assert bounded(switched(job, prefetch=False, dp_overlap=True), hybrid) <= 1 + ROUNDING
+
+
+def test_the_bound_of_fsdp_knows_that_pairs_wait_for_launches_in_their_backward_passes():
+    """What a forward pass waits for them less, its pair's backward pass waits more, and hides more behind."""
+    shape = replace(DENSE, hidden=256, heads=8, kv_heads=4, head_dim=32, experts=Experts(16, 1, 2048))
+    gpu = find_hardware("h100")
+    slow = replace(gpu, across=replace(gpu.across, bandwidth_bytes_per_second=1e10), gpus_per_node=1)
+    job = switched(TrainingJob(shape, slow, STACKS["megatron-core"], 1024, 64), hides_dispatch=True)
+    assert 0.8 < bounded(job, Plan(tp=2, cp=2, dp=16, ep=4, zero=3)) <= 1 + ROUNDING
+
+
+def switched(job: TrainingJob, **switches: Any) -> TrainingJob:
+    return replace(job, stack=replace(job.stack, **switches))
+
+
 def test_the_bound_of_zero_2_counts_the_forward_passes_before_the_first_gradients():
     """Eight microbatches on eight ranks of nine chunks: all go forward, then every one's gradients are
     reduced over 256 ranks. Either alone is at most 56 % of the step."""

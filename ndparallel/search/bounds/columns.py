@@ -43,7 +43,7 @@ from ndparallel.planner.memory.states import (
     plain_states,
 )
 from ndparallel.planner.memory.total import logits_bytes
-from ndparallel.planner.numbers import either
+from ndparallel.planner.numbers import either, larger
 from ndparallel.planner.stages import held_of, keeps_gradients, keeps_weights, trained_of
 from ndparallel.planner.step.framework import (
     FrameworkWorkload,
@@ -113,7 +113,7 @@ def time_table(pricing: Pricing) -> PlanTable:
     nothing, no_waits = [[[0.0] * len(UNITS)] * 2] * 2, [[0.0] * len(places_of(job.shape))] * 2
     columns = {
         "passes": passes,
-        "waits": waits_of(pricing, passes, travel) if sharded else no_waits,
+        "waits": waits_of(pricing, longer_in_pairs(passes, hidden), travel) if sharded else no_waits,
         "to_hide": hides,
         "hidden": hidden,
         "alone": alone_of(pricing),
@@ -229,6 +229,11 @@ def hidden_beside(pricing: Pricing) -> list[list[Any]]:
     ]
     alone, beside = (passes_of_units(some) for some in (units, paired))
     return [[one - other for one, other in zip(*lines)] for lines in zip(alone, beside)]
+
+
+def longer_in_pairs(passes: list[list[Any]], hidden: list[list[Any]]) -> list[list[Any]]:
+    """Passes as long as pairs may make them: a pair waits for launches in its backward pass alone."""
+    return [[larger(one, one - less) for one, less in zip(*lines)] for lines in zip(passes, hidden)]
 
 
 def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:

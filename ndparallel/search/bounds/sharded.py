@@ -72,14 +72,17 @@ def wait_of_forward(place: Place, stack: Stack, compute: UnitTimes, gather: ByUn
 def wait_of_backward(place: Place, stack: Stack, compute: UnitTimes, gather: ByUnit, reduce: ByUnit):
     """Seconds that a unit waits: with prefetching it runs beside the next one's gather, and with overlap
     beside the reduction of the one before it in this pass; the first gather and the last reduction show
-    whole."""
+    whole. Without prefetching a reduction shows whole too if a gather comes behind it on its line."""
     following, unit, preceding = place  # backwards
-    if not stack.prefetch:
+    if not (stack.prefetch or stack.dp_overlap):
         return gather[unit] + reduce[unit]
+    last = reduce[unit] if following is None else 0.0
+    if not stack.prefetch:
+        beside = compute.above(unit, reduce[preceding])
+        return gather[unit] + np.where(gather[unit] > 0, reduce[preceding], beside) + last
     first = gather[unit] if preceding is None else 0.0
     if not stack.dp_overlap:
         return first + compute.above(unit, gather[following]) + reduce[unit]
-    last = reduce[unit] if following is None else 0.0
     return first + compute.above(unit, gather[following] + reduce[preceding]) + last
 
 
