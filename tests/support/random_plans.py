@@ -17,10 +17,12 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import STACKS
+from ndparallel.planner.stack import Stack
 from tests.support.accelerators import accelerator
 
 FRAMEWORKS = [stack for stack in STACKS.values() if not stack.executed]
 SCHEDULES = [name for name, recipe in RECIPES.items() if not recipe.is_searched]
+OVERLAPS = ("dp_overlap", "prefetch", "gathers_first", "pp_overlap", "cp_overlap", "hides_dispatch")
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -65,10 +67,17 @@ def any_shape(draw: Random) -> ModelShape:
     )
 
 
-def any_job(draw: Random) -> TrainingJob:
-    hardware = any_accelerator(draw)
+def any_stack(draw: Random, hardware: Accelerator) -> Stack:
+    """A framework whose attention the GPU is known to run; half of them overlap what another may not."""
     attention = {"unfused", "masked", *(kind.partition(" ")[0] for kind in hardware.attention_fractions)}
     stack = draw.choice([stack for stack in FRAMEWORKS if stack.attention in attention])
+    switches: dict[str, Any] = {name: draw.choice([False, True]) for name in OVERLAPS}
+    return replace(stack, **switches) if draw.choice([False, True]) else stack
+
+
+def any_job(draw: Random) -> TrainingJob:
+    hardware = any_accelerator(draw)
+    stack = any_stack(draw, hardware)
     sizes = draw.choice([256, 1024, 4096, 16384]), draw.choice([8, 32, 128, 256])
     return TrainingJob(any_shape(draw), hardware, stack, *sizes)
 
