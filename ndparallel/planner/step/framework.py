@@ -316,9 +316,9 @@ def whole_gradients(pricing: Pricing, mine) -> list[Operation]:
     job, several = pricing.job, pricing.groups.dp.ranks > 1
     if not job.stack.accumulates:
         return []
-    scaled = 2 * job.gradient_bytes * several * job.stack.scales_gradients
-    divided = [moving("divide gradients", mine, scaled)] if anywhere(scaled) else []
-    return [moving("zero gradients", mine, job.gradient_bytes), *divided]
+    divided = 1 * (several & job.stack.scales_gradients)  # a kernel, or none
+    divide = moving("divide gradients", mine, 2 * job.gradient_bytes * divided)._replace(kernels=divided)
+    return [moving("zero gradients", mine, job.gradient_bytes), *[divide] * anywhere(divided > 0)]
 
 
 def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
