@@ -101,9 +101,10 @@ class HeadSettings:
 class TensorSettings:
     """Tensor and sequence parallelism.
 
-    tp_overlap: what communication is beside. "none". "backward": the gradients' matmuls. "all": cut into
-    chunks beside every matmul. "products": the same but for the sum of several products' gradients, which is
-    as with "none" (fuse_matmul_reduce_scatter in torch/_inductor/fx_passes/micro_pipeline_tp.py).
+    tp_overlap: what communication is beside. "none". "backward": the gradients' matmuls. "all": with sequence
+    parallelism cut into chunks beside every matmul, else as "backward". "products": the same but for the sum
+    of several products' gradients, which is as with "none" (fuse_matmul_reduce_scatter in
+    torch/_inductor/fx_passes/micro_pipeline_tp.py), as all is without sequence parallelism.
     """
 
     tp_overlap: str = "backward"
