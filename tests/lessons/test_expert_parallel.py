@@ -53,6 +53,22 @@ def test_ep_divides_dp_each_expert_is_averaged_over_dp_by_ep_ranks():
     assert calls == {"ep": 4, "dp": 8, "expert_dp": 2}
 
 
+def test_most_of_what_ep_waits_for_is_an_uneven_router():
+    """With sizes alone every expert gets as many rows. Then the same bytes take hardly more time than DP in
+    the model, and less in one layer."""
+    names = ("EP", "DP with experts", "experts, divided", "experts, everywhere")
+    uneven, even = (
+        {name: measured(LESSON, name, job, 4) for name in names}
+        for job in (JOB, JOB.replace(sizes_only=True))
+    )
+    assert even["EP"].bytes_sent_per_gpu == pytest.approx(uneven["EP"].bytes_sent_per_gpu, rel=0.01)
+    assert uneven["EP"].step_seconds > 1.15 * uneven["DP with experts"].step_seconds
+    assert even["EP"].step_seconds < 1.01 * even["DP with experts"].step_seconds
+    assert uneven["experts, divided"].step_seconds > uneven["experts, everywhere"].step_seconds
+    assert even["experts, divided"].step_seconds < even["experts, everywhere"].step_seconds
+    assert even["EP"].exposed_communication_seconds < 0.2 * uneven["EP"].exposed_communication_seconds
+
+
 def test_over_two_nodes_ep_within_each_beats_ep_over_both_and_no_ep():
     """Rows stay in the node, and only copies of experts are averaged across."""
     seconds = {
