@@ -83,7 +83,8 @@ def left_out(timing: Timing, scale: float, width: int) -> str:
         missing.append(f"ends at {shown:.4g} of {timing.makespan:g}")
     if min(lengths_of(timing)) * scale < 1 - 1e-9:
         missing.append(f"leaves out actions shorter than {1 / scale:.3g}")
-    return f"The picture of {timing.schedule.name} {listed(missing)}." if missing else ""
+    name = f" of {timing.schedule.name}" if timing.schedule.name else ""  # an exercise's answer has none
+    return f"The picture{name} {listed(missing)}." if missing else ""
 
 
 def margin(timing: Timing, rank: int | None = None) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 from rich.style import Style
@@ -163,6 +164,12 @@ def test_a_step_too_long_for_the_picture_is_drawn_from_its_beginning_and_says_wh
     assert lines[16].startswith("rank 7 ·······FB FB ") and lines[17].startswith("              00 11 ")
     assert lines[19] == "The picture of 1f1b ends at 93 of 117. --svg FILE draws all of it."
     assert not any("picture" in line for line in command(capsys, "1f1b").splitlines())
+
+
+def test_the_picture_of_a_schedule_without_a_name_is_called_the_picture():
+    """As that of an exercise's answer."""
+    timing = time_schedule(replace(build("1f1b", 8, 32), name=""), Work.of_whole_stages(1))
+    assert schedule_picture.left_out(timing, 1.0, 100) == "The picture ends at 93 of 117."
 
 
 def test_actions_far_shorter_than_the_others_do_not_stretch_the_picture_and_that_is_said(capsys):
