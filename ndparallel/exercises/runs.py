@@ -188,7 +188,8 @@ def averaged_wrongly(ranks: int) -> Callable[[float], str]:
         if np.isnan(times):
             return (
                 "It is no multiple of the right one, so not all parts are in it: a bucket was not reduced, "
-                "or reduced before it was full, or its handle was not waited for."
+                "or reduced before it was full or after the optimizer's step, or its handle was not waited "
+                "for."
             )
         if times == 0:
             return "It is zero: it was averaged before the backward pass had filled it."

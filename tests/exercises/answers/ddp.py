@@ -28,6 +28,19 @@ def averages_too_early(gpu, job):
     return replica.outcome
 
 
+def averages_too_late(gpu, job):
+    """reduced before it was full or after the optimizer's step"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        replica.optimizer_step()
+        for bucket in replica.buckets:
+            bucket.all_reduce()
+    return replica.outcome
+
+
 def averages_every_microbatch(gpu, job):
     """Every gradient is averaged 4 times a step"""
     replica = Replica(gpu, job)
