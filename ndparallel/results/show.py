@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.quoting import visible
-from ndparallel.base.words import NO_BREAK, WIDE, WIDTH, count, paragraph
+from ndparallel.base.words import NO_BREAK, WIDE, WIDTH, count, listed, paragraph
 from ndparallel.drawing.history import timeline
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.results.by_axis import hierarchy
@@ -20,7 +20,7 @@ from ndparallel.results.outputs import drawn_strategies, narration, write_files
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import MEMORY_HEADS, heads
 from ndparallel.results.run import Run, Sweep
-from ndparallel.results.tables import quiet_table
+from ndparallel.results.tables import least_width, quiet_table
 
 
 def show(
@@ -54,7 +54,7 @@ def parts(
     run: Run, arguments: argparse.Namespace, contrast, notice, talker, width: int
 ) -> Iterator[RenderableType]:
     """What is printed under the headline, each after an empty line."""
-    yield quiet_table(heads(arguments.wide), list(run.report.rows(arguments.wide)), width)
+    yield from strategies_table(run, arguments.wide, width)
     width = min(width, WIDTH)
     if arguments.memory:
         yield quiet_table(MEMORY_HEADS, list(run.report.memory_rows()), width)
@@ -70,6 +70,17 @@ def parts(
         yield from contended(run, width)
     if run.hardware.disturbances:
         yield from damage(run, width)
+
+
+def strategies_table(run: Run, wide: bool, width: int) -> Iterator[RenderableType]:
+    """The table of all strategies. A wide one that finds no room is printed without its further columns, and
+    that is said."""
+    least = least_width(heads(wide), list(run.report.rows(wide)))
+    fits = not wide or least <= width
+    yield quiet_table(heads(wide and fits), list(run.report.rows(wide and fits)), width)
+    if not fits:
+        missing = listed([head for head in heads(wide) if head not in heads()])
+        yield prose(f"--wide needs {least} columns, and has {width}: {missing} are left out.", width)
 
 
 def contended(run: Run, width: int) -> Iterator[RenderableType]:

@@ -76,6 +76,12 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     return short, 1
 
 
+def least_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The width below which a table would cut its numbers, or fold its first column to less than FOLDED."""
+    first, *others = zip([SHORT.get(column, column) for column in columns], *rows)
+    return min(FOLDED, max(map(len, first))) + sum(max(map(len, column)) + 1 for column in others)
+
+
 def room(heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int) -> int:
     """What is left of the width for the first column."""
     return width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[1:])

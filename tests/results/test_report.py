@@ -13,6 +13,8 @@ from gpu import si
 from ndparallel.base.quantities import si_or_dash
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
 from ndparallel.results.report import LEAST_SHARE, MEMORY_HEADS, Report, heads
+from ndparallel.results.run import Run
+from ndparallel.results.show import strategies_table
 from ndparallel.results.tables import cell_style, quiet_table
 from tests.support.synthetic import HARDWARE, data_parallel
 
@@ -161,6 +163,19 @@ def test_what_cannot_change_the_steps_three_digits_is_shown_as_nothing_and_stays
 def test_a_name_is_folded_only_where_nothing_else_makes_room():
     lines = printed(quiet_table(heads(), list(report(row("overlapped, 25 MB buckets")).rows())))
     assert any("overlapped, 25 MB buckets" in line for line in lines) and max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("names", ["FSDP", "overlapped, 25 MB buckets"])
+def test_a_wide_table_without_room_says_what_it_leaves_out_and_cuts_neither_names_nor_numbers(names):
+    run = Run(report(row(names)), HARDWARE, {})
+    table, words = strategies_table(run, True, 80)
+    assert printed(table, 80) == printed(quiet_table(heads(), list(run.report.rows()), 80), 80)
+    least = int(str(words).split()[2])
+    assert "efficiency, compute, hidden and loss are left out." in " ".join(str(words).split())
+    (table,) = strategies_table(run, True, least)
+    lines = printed(table, least)
+    assert max(map(len, lines)) <= least and lines[2].split() == " ".join(next(run.report.rows(True))).split()
+    assert len([*strategies_table(run, True, least - 1)]) == 2
 
 
 @pytest.mark.parametrize(
