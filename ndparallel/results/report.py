@@ -210,11 +210,9 @@ class Report:
         for row in slower:
             losers.setdefault(self._largest_loss(row), []).append(row.name)
         names = listed([f"{row.name} ({self.speedup(row):.2f}x)" for row in slower])
-        clauses = "; ".join(
-            f"{loss} for {listed(alike) if len(losers) > 1 else 'all of them'}"
-            for loss, alike in losers.items()
-        )
-        yield f"Slower than one GPU alone are {names}. What costs most is {clauses}."
+        clauses = "; ".join(f"{loss} for {listed(alike)}" for loss, alike in losers.items())
+        most = f"most is {clauses}" if len(losers) > 1 else f"all of them most is {', '.join(losers)}"
+        yield f"Slower than one GPU alone are {names}. What costs {most}."
 
     def _largest_loss(self, row: Measurement) -> str:
         """What takes most of a step beyond the work that is shared out."""

@@ -221,7 +221,8 @@ def test_many_that_are_slower_are_told_in_one_paragraph_by_what_costs_most():
 
 
 def test_what_costs_most_in_all_that_are_slower_is_told_without_their_names():
-    assert report(*map(row, "abc")).remarks()[0].endswith(" for all of them.")
+    words = report(*map(row, "abc")).remarks()[0]
+    assert words.endswith(". What costs all of them most is compute that more GPUs do not shorten.")
 
 
 def test_those_that_have_no_numbers_for_the_same_reason_are_told_of_together():
