@@ -35,8 +35,8 @@ def about_overlap(run: Run) -> Iterator[str]:
         waits = [run[name].exposed_communication_seconds for name in TWO_BY_TWO]
         levels, overlap, both = (f"{wait / waits[0]:.0%}" for wait in waits[1:])
         yield (
-            f"Of what a ring at the end of the step waits for, two levels leave {levels}, a ring behind the "
-            f"backward pass {overlap}, two levels behind it {both}."
+            f"Of DDP ring's waiting, {levels} is left by DDP hierarchical, {overlap} by DDP ring overlapped, "
+            f"and {both} by DDP overlapped."
         )
     elif "DDP ring" in run and "DDP overlapped" in run and shows_waiting(run["DDP ring"]):
         ratio = (
@@ -44,7 +44,7 @@ def about_overlap(run: Run) -> Iterator[str]:
             / run["DDP ring"].exposed_communication_seconds
         )
         if run["DDP ring"].gpus > run.hardware.gpus_per_node > 1:
-            yield f"In two levels and behind the backward pass, {ratio:.0%} of a ring's waiting is left."
+            yield f"Hierarchical and behind the backward pass, {ratio:.0%} of DDP ring's waiting is left."
         elif ratio < 1:
             yield f"Sending buckets during the backward pass hides {1 - ratio:.0%} of what the ring exposes."
         else:

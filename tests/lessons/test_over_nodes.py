@@ -150,6 +150,16 @@ def test_hsdp_waits_less_than_fsdp_for_more_memory():
     assert hsdp.peak_memory_bytes["total"] > fsdp.peak_memory_bytes["total"]
 
 
+def test_what_is_left_of_a_rings_waiting_is_told_by_the_names_of_the_rows(capsys):
+    names = ("DDP ring", "DDP hierarchical", "DDP ring overlapped", "DDP overlapped")
+    waits = [measured(LESSON, name, DEFAULT, 8).exposed_communication_seconds for name in names]
+    assert main(load(LESSON), ["--gpus=8", "--engine=inline", "--timeline=none"]) == 0
+    told = " ".join(capsys.readouterr().out.split()).partition("Of DDP ring's waiting, ")[2]
+    left = [f"{wait / waits[0]:.0%}" for wait in waits[1:]]
+    clauses = f"{left[0]} is left by {names[1]}, {left[1]} by {names[2]}, and {left[2]} by {names[3]}."
+    assert told.startswith(clauses)
+
+
 # -------------------------------------------------------------------------------------- gradient accumulation
 
 
