@@ -135,7 +135,10 @@ LAYOUT = Own(
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    option = parser.add_argument
+    layout = parser.add_argument_group(
+        "one layout, in place of the table's", "dp takes the GPUs that --tp, --pp and --cp leave."
+    )
+    option = layout.add_argument
     for axis, what in SHARED_BY.items():
         option(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what}")
     option(
@@ -144,9 +147,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="A-B-...",
         help=f"the order of the axes above 1, innermost first (default {DEFAULT_ORDER})",
     )
-    option("--schedule", metavar="NAME", help="the pipeline's schedule (default 1f1b)")
+    option("--schedule", metavar="NAME", help="the pipeline's schedule, with --pp (default 1f1b)")
     option("--zero", type=int, choices=range(4), help="what DP ranks share out: 0 nothing to 3 all")
-    option(
+    parser.add_argument(
         "--sequence-parallel",
         default="none",
         choices=SEQUENCE_PARALLEL,

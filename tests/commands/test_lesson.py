@@ -75,6 +75,14 @@ def test_help_says_what_every_sweep_does(capsys):
     assert "microbatches: run 1F1B on four batches at once" in told and "overhead: run the same on" in told
 
 
+def test_help_says_which_options_replace_the_table_by_one_layout(capsys):
+    assert main(["lesson", "4d", "--help"]) == 0
+    _, _, group = capsys.readouterr().out.partition("one layout, in place of the table's:")
+    options = [words[0] for line in group.partition("\n\nthe ")[0].splitlines() if (words := line.split())]
+    assert {"--tp", "--pp", "--dp", "--ep", "--cp", "--order", "--schedule", "--zero"} <= set(options)
+    assert "--sequence-parallel" not in options
+
+
 def test_without_a_name_the_lessons_are_listed_with_their_files(capsys):
     assert main(["lesson"]) == 0
     *lines, _, how = capsys.readouterr().out.splitlines()
