@@ -49,6 +49,27 @@ def test_zero_2_and_fsdp_pay_for_every_microbatch():
     assert sent[3] / sent[0] == pytest.approx(4 * 3 / 2)
 
 
+@pytest.mark.parametrize("dp", [2, 4])
+def test_in_a_pipeline_fsdp_holds_its_stage_whole_beside_the_activations_and_zero_1_needs_the_least(dp):
+    held = {
+        zero: max(
+            (
+                result.peak_bytes
+                for result in run(
+                    on_mesh(LESSON, "TP2 x PP2 x DP2", Mesh(pp=2, dp=dp)),
+                    Job(model=DENSE, microbatches=2, zero=zero),
+                    2 * dp,
+                )
+            ),
+            key=lambda peak: sum(peak.values()),
+        )
+        for zero in range(4)
+    }
+    assert held[3]["buffers"] == held[1]["weights"] + held[1]["gradients"]
+    assert held[3]["activations"] == held[1]["activations"]
+    assert min(held, key=lambda zero: sum(held[zero].values())) == 1
+
+
 def test_the_link_stops_tp_on_8_gpus_and_the_bubble_stops_pp():
     with Runner(POCKET, "inline") as runner:
         rows = load(LESSON).sweep("layouts", runner, Job()).rows
