@@ -140,15 +140,21 @@ def plan_words(plan: Plan) -> str:
 # ------------------------------------------------------------------------------------------- a prediction
 
 
+def size_words(job: TrainingJob) -> str:
+    """How many parameters the model has: in billions, or one by one where they are less than a million."""
+    total = job.shape.parameters().total
+    return f"{total / 1e9:.4g} billion parameters" if total >= 1e6 else f"{total:,.0f} parameters"
+
+
 def headline(found: Prediction) -> str:
     """The job and the plan, what was derived included."""
     job, plan, microbatches = found.job, found.plan, found.microbatches
-    billions, gpus = job.shape.parameters().total / 1e9, count(int(plan.gpus), "GPU")
+    size, gpus = size_words(job), count(int(plan.gpus), "GPU")
     parts = f"{microbatches} microbatch{'es' * (microbatches != 1)} of {plan.micro_batch}"
     dtype = job.stack.dtype if job.stack.executed else job.dtype
     words = ", ".join([*layout_words(plan), *unusual_words(job, plan)])
     return (
-        f"{billions:.4g} billion parameters on {gpus} ({job.hardware.name}), {dtype}, {job.stack.name}. "
+        f"{size} on {gpus} ({job.hardware.name}), {dtype}, {job.stack.name}. "
         f"{words}. "
         f"Batch {job.global_batch} x {job.sequence}: {parts} for each of "
         f"{count(plan.dp, 'data-parallel rank')}."

@@ -16,6 +16,7 @@ from ndparallel.planner.describe import (
     bound,
     peak_words,
     plan_words,
+    size_words,
     training_words,
 )
 from ndparallel.planner.job import TrainingJob
@@ -237,9 +238,8 @@ def show_search(found: Found, top: int | None) -> None:
     """One line a kind of plan and which to take; or the `top` fastest plans."""
     console, width = plain_console()
     job, title = found.job, found.job.shape.name
-    billions = job.shape.parameters().total / 1e9
     words = (
-        f"{billions:.4g} billion parameters on {count(found.gpus, 'GPU')} ({job.hardware.name}), "
+        f"{size_words(job)} on {count(found.gpus, 'GPU')} ({job.hardware.name}), "
         f"{job.dtype}, {job.stack.name}."
     )
     console.print(
