@@ -190,9 +190,10 @@ def check_context_parallel(job: Job) -> None:
     (rule,) = context_rules(sequence)
     if not rule.holds(cp):
         near = [degree for degree in divisors(sequence) if rule.holds(degree)]
+        length = max(1, round(sequence / (2 * cp))) * 2 * cp
         raise UserError(
             f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} pieces; cp can be "
-            f"{choices(near, cp)}."
+            f"{choices(near, cp)}; the nearest sequence that can is {length} (--sequence {length})."
         )
     if job.sequence_parallel != "none" and sequence // cp % tp:
         raise UserError(

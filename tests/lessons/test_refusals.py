@@ -50,6 +50,15 @@ def test_a_sequence_longer_than_the_text_is_refused_before_anything_runs(capsys,
     assert "bytes; a batch of 8 sequences of 100000000 needs at least 800000001. Name a longer text" in told
 
 
+@pytest.mark.parametrize(("sequence", "near"), [(63, 64), (3, 8), (67, 64)])
+def test_the_sequence_that_is_advised_can_be_cut(capsys, sequence, near):
+    """Of 63 tokens no lesson on context parallelism has a part for every GPU, so that no cp would do."""
+    told = refused(capsys, "cp", "--sequence", str(sequence))
+    assert f"; the nearest sequence that can is {near} (--sequence {near})." in told
+    options = ["--strategy", "CP", "--engine", "inline", "--timeline", "none"]
+    assert main(["lesson", "cp", "--sequence", str(near), *options]) == 0
+
+
 def test_degrees_that_would_do_are_found_for_a_sequence_of_any_length(capsys):
     """A million million and 2 tokens: all numbers up to it would take hours."""
     told = refused(capsys, "cp", "--gpus", "2", "--sizes-only", "--sequence", str(10**12 + 2))
