@@ -2,10 +2,16 @@
 
 import pytest
 
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.ports import Piece, PortUse, rounds_of, seconds_added
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.framework import framework_workload
 from ndparallel.planner.step.journal import JournalClock
+from ndparallel.planner.step.pipeline_journal import framework_journals, sharing_seconds
+from tests.support.accelerators import accelerator
 
 
 class OnePort:
@@ -86,3 +92,21 @@ def test_what_leaves_by_another_port_is_not_slower():
     first.run([CollectiveOp("sum", "all_reduce", "tp", 4.0)])
     second.receive(message, 0)
     assert seconds_added([first.journal, second.journal]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("plan", "short_steps"), [(Plan(tp=8, cp=8, zero=2), [3, 4]), (Plan(tp=8, pp=4, dp=2), [12, 16])]
+)
+def test_of_many_microbatches_those_of_two_short_steps_are_replayed(plan, short_steps):
+    """A replay of all 256 would take a minute and more."""
+    written = []
+
+    def journals(work, schedule):
+        written.append(schedule.microbatches)
+        return framework_journals(work, schedule)
+
+    job = TrainingJob(
+        find_model("llama-3-8b"), accelerator("h100"), find_stack("megatron-core"), 8192, 256 * plan.dp
+    )
+    sharing_seconds(framework_workload(job, plan), journals)
+    assert written == short_steps

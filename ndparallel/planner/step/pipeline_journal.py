@@ -1,9 +1,8 @@
 """Journals of a real framework's step, and what ports that are shared add to it.
 
 Idea   Each pipeline rank goes through its schedule's actions on a clock that writes a journal
-       (ndparallel.planner.step.journal), item by item of its layers' lists. Of the microbatches as many are
-       written as are timed (ndparallel.planner.step.pipeline): two short steps, and the rounds between them
-       and the real step are added.
+       (ndparallel.planner.step.journal), item by item of its layers' lists. Of many microbatches two short
+       steps are written, and the rounds between them and the real step are added.
 Cost   10 to 50 microseconds for each message: a second for a pipeline of 16 ranks whose layers exchange
        nothing across nodes, up to ten where they do.
 Limit  Pairs of microbatches run one after the other, with what of their all-to-alls would show. What
@@ -55,7 +54,7 @@ def sharing_seconds(work: AnyWork, journals: Callable[[AnyWork, Schedule], list[
     with rare_garbage_collection():
         if work.plan.recipe.is_searched:
             return seconds_added(journals(work, timer.whole.schedule))
-        few, more, rounds = timer.rounds
+        few, more, rounds = timer.short_steps
         added = seconds_added(journals(work, few.schedule))
         return added + rounds * (seconds_added(journals(work, more.schedule)) - added) if rounds else added
 

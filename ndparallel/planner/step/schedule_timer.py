@@ -36,9 +36,17 @@ class ScheduleTimer:
 
     @cached_property
     def rounds(self) -> tuple[Replay, Replay, float]:
-        """Two short steps, one round apart, and how many rounds more than the first the real one has."""
+        """The whole step, or the `short_steps` of a very long one."""
+        if self.microbatches * self.plan.stages <= WHOLE:
+            return self.replay(self.microbatches), self.replay(self.microbatches), 0.0
+        return self.short_steps
+
+    @cached_property
+    def short_steps(self) -> tuple[Replay, Replay, float]:
+        """Two short steps, one round apart, and how many rounds more than the first the real one has; the
+        real one, twice, where it is as short."""
         few = FULL_ROUNDS * self.per_round + self.microbatches % self.per_round
-        if self.microbatches <= few + self.per_round or self.microbatches * self.plan.stages <= WHOLE:
+        if self.microbatches <= few + self.per_round:
             return self.replay(self.microbatches), self.replay(self.microbatches), 0.0
         return self.replay(few), self.replay(few + self.per_round), (self.microbatches - few) / self.per_round
 
