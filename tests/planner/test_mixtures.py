@@ -17,7 +17,7 @@ from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, step_operations
-from ndparallel.planner.step.paired import in_pairs, share_in_pairs
+from ndparallel.planner.step.paired import beside, in_pairs, share_in_pairs
 from ndparallel.search.bounds.lower_bound import lower_bound
 
 QWEN = find_model("qwen3-235b-a22b")
@@ -88,6 +88,16 @@ def test_passes_that_wait_for_launches_wait_as_long_beside_one_another(share):
     busy = part.launched(TimeBreakdown(compute=3.0))
     bound_forward = UnitSeconds(part, busy, busy, busy)  # launched meanwhile: 8 s beside 10 s of compute
     assert in_pairs(bound_forward, share, SLOWDOWN).total.total == pytest.approx(11 - share)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("gpu", ["h100", "gb200"])
+def test_a_pair_of_microbatches_launches_its_kernels_once_whatever_is_recomputed(gpu, recompute):
+    pricing = Pricing(job(gpu=gpu), replace(EP8, recompute=recompute))
+    unit = pricing.unit("experts")
+    pair = beside(unit.forward, unit.backward, pricing.slowdown)
+    assert in_pairs(unit, 1.0, pricing.slowdown).total.total == pytest.approx(pair.total)
+    assert in_pairs(unit, 0.0, pricing.slowdown).total.total == pytest.approx(unit.total.total)
 
 
 def test_nothing_hides_in_a_pipeline_whose_ranks_have_one_chunk_and_the_bound_stays_near():
