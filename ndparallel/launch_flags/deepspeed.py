@@ -42,7 +42,7 @@ RULES = (
         ),
     ),
     LaunchRule(
-        lambda job, plan: job.stack.hides_dispatch and plan.ep > 1,
+        lambda job, plan: plan.sends_rows_beside(job.stack),
         lambda job, plan: deepspeed_lacks("rows beside another microbatch", "leave ep out of --overlap"),
     ),
 )

@@ -23,7 +23,6 @@ from ndparallel.launch_flags.megatron_rules import (
     dispatcher_of,
     no_flags_for,
     precision_aware,
-    sends_rows_beside,
 )
 from ndparallel.launch_flags.rules import refuse
 from ndparallel.planner.describe import state_words
@@ -108,7 +107,7 @@ def environment(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if plan.zero >= 2:
         yield "# FSDP's messages travel beside compute in hardware queues of their own: one queue is too few."
         yield "unset CUDA_DEVICE_MAX_CONNECTIONS"
-    elif sends_rows_beside(job, plan):
+    elif plan.sends_rows_beside(job.stack):
         yield "export CUDA_DEVICE_MAX_CONNECTIONS=32"
     elif plan.tp > 1 or plan.cp > 1:
         yield "export CUDA_DEVICE_MAX_CONNECTIONS=1"
@@ -342,7 +341,7 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield fields.GRADIENTS_BESIDE if stack.dp_overlap else ""
     yield fields.WEIGHTS_BESIDE if stack.dp_overlap and stack.gathers_first and plan.zero else ""
     yield "" if stack.pp_overlap else fields.NOT_BESIDE
-    yield fields.BESIDE if sends_rows_beside(job, plan) else ""
+    yield fields.BESIDE if plan.sends_rows_beside(job.stack) else ""
 
 
 def refuse_other_software(stack: Stack) -> None:

@@ -33,11 +33,6 @@ def dispatcher_of(job: TrainingJob, plan: Plan) -> str:
     return job.stack.dispatcher if plan.ep > 1 else "alltoall"
 
 
-def sends_rows_beside(job: TrainingJob, plan: Plan):
-    """Whether rows go to other ranks' experts beside another microbatch's compute."""
-    return job.stack.hides_dispatch and plan.ep > 1
-
-
 def recomputes(job: TrainingJob, plan: Plan, *modules: str):
     """Whether selective recomputation runs one of these again."""
     return bool({*modules} & {*plan.modules(job.stack)}) & (plan.recompute == "selective")
@@ -58,7 +53,7 @@ def never_beside(what: str, instead: str, breaks: Callable[[TrainingJob, Plan], 
     return never(
         f"{BESIDE} {what}",
         instead,
-        lambda job, plan: job.stack.hides_dispatch and (plan.ep > 1) & breaks(job, plan),
+        lambda job, plan: plan.sends_rows_beside(job.stack) & breaks(job, plan),
     )
 
 

@@ -341,7 +341,7 @@ RULES = (
         ),
     ),
     LaunchRule(
-        lambda job, plan: job.stack.hides_dispatch and plan.ep > 1,
+        lambda job, plan: plan.sends_rows_beside(job.stack),
         lambda job, plan: torchtitan_lacks(
             "rows beside another microbatch but in dualpipev", "leave ep out of --overlap"
         ),

@@ -217,6 +217,10 @@ class Plan:
         intra_partial_expert_data_parallel_size in megatron/core/parallel_state.py)."""
         return self.tp * self.sharding_ranks / self.expert_parts(stack)
 
+    def sends_rows_beside(self, stack: Stack):
+        """Whether rows go to other ranks' experts beside another microbatch's compute."""
+        return stack.hides_dispatch and self.ep > 1
+
     def microbatches(self, job: TrainingJob):
         return job.global_batch // (self.dp * self.micro_batch)
 

@@ -224,7 +224,7 @@ class PlanSelection:
     ) -> Fitting:
         """Plans that fit, of every schedule that cuts the model alike; and which other modules are worth."""
         fits, most, bases = {}, self.space.memory_bytes, self.bases[rows.numbers]
-        every = peak_bytes(rows.held, depth, self.job.stack, [RECIPES[name] for name in names])
+        every = peak_bytes(rows.held, depth, [RECIPES[name] for name in names])
         for name, memory in zip(names, every):
             group = name, depth.chunks, depth.pp
             legal = self.able(rows.plans, group)

@@ -13,7 +13,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of
-from ndparallel.planner.prediction import time_step
+from ndparallel.planner.prediction import predict, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, step_operations
@@ -106,6 +106,15 @@ def test_nothing_hides_in_a_pipeline_whose_ranks_have_one_chunk_and_the_bound_st
     for plan in (one, EP8):
         ratio = lower_bound(work, plan).seconds[0] / time_step(work, plan).seconds
         assert 0.98 < ratio <= 1
+
+
+@pytest.mark.parametrize("plan", [Plan(tp=8, dp=8), replace(EP8, ep=1), replace(EP8, ep=1, zero=3)])
+def test_without_expert_parallelism_no_rows_travel_and_nothing_is_paired(plan):
+    """So --overlap-moe-expert-parallel-comm is not written for such a plan."""
+    without, asked = (job(hides_dispatch=hides) for hides in (False, True))
+    assert predict(asked, plan).as_dict() == predict(without, plan).as_dict()
+    bounds = [lower_bound(work, plan) for work in (without, asked)]
+    assert bounds[0] == bounds[1]
 
 
 def test_fused_experts_neither_activate_nor_cast_between_their_products():

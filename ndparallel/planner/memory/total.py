@@ -109,26 +109,22 @@ def in_flight(work: FrameworkWorkload) -> list[float]:
     if plan.recipe.is_searched:
         return PipelineTimer(work).whole.peaks
     sizes = int(plan.microbatches(job)), int(plan.pp), int(plan.chunks)
-    return in_flight_by_rank(plan.schedule, job.stack.hides_dispatch, *sizes)
+    return in_flight_by_rank(plan.schedule, bool(plan.sends_rows_beside(job.stack)), *sizes)
 
 
 @lru_cache(maxsize=256)
-def in_flight_by_rank(
-    schedule: str, hides_dispatch: bool, microbatches: int, pp: int, chunks: int
-) -> list[float]:
+def in_flight_by_rank(schedule: str, in_pairs: bool, microbatches: int, pp: int, chunks: int) -> list[float]:
     """Chunks that each rank of a written schedule keeps at the most."""
     ranks = np.arange(pp)
-    most = chunks_in_flight(hides_dispatch, RECIPES[schedule], microbatches, ranks, pp, chunks)
+    most = chunks_in_flight(in_pairs, RECIPES[schedule], microbatches, ranks, pp, chunks)
     return np.broadcast_to(most, pp).astype(float).tolist()
 
 
-def chunks_in_flight(
-    hides_dispatch: bool, recipe: Recipe, microbatches: Any, rank: Any, pp: int, chunks: int
-):
+def chunks_in_flight(in_pairs: Any, recipe: Recipe, microbatches: Any, rank: Any, pp: int, chunks: int):
     """Chunks that a rank keeps; one more where forward and backward passes of an interleaved schedule run as
     one (num_warmup_microbatches in megatron/core/pipeline_parallel/schedules.py)."""
     most = recipe.peak_in_flight(microbatches, rank, pp, chunks)
-    return np.minimum(most + 1, microbatches * chunks) if hides_dispatch and recipe.group else most
+    return np.minimum(most + in_pairs, microbatches * chunks) if recipe.group else most
 
 
 @dataclass(frozen=True)

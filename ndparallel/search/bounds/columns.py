@@ -225,7 +225,10 @@ def hidden_beside(pricing: Pricing) -> list[list[Any]]:
         return [[0.0] * len(PARTS)] * 3
     units = units_of(pricing)
     paired = [
-        in_pairs(unit, 1.0, pricing.slowdown) if unit and "ep" in unit.forward else unit for unit in units
+        in_pairs(unit, 1.0 * (pricing.plan.ep > 1), pricing.slowdown)
+        if unit and "ep" in unit.forward
+        else unit
+        for unit in units
     ]
     alone, beside = (passes_of_units(some) for some in (units, paired))
     return [[one - other for one, other in zip(*lines)] for lines in zip(alone, beside)]
@@ -320,6 +323,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     return {
         "reserve": reserve + context_bytes(job, plans) + IN_TRANSIT * kept * away,
         "once": once_bytes(job, plans),
+        "in_pairs": plans.sends_rows_beside(job.stack),
         "per_element": per_element,
         "kept": kept * (1 - away),
         "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),

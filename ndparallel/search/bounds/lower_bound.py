@@ -62,7 +62,7 @@ def lower_bound(job: TrainingJob, plans: Plan) -> StepBound:
         rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
         table, depth = take(columns, rows), depth_of(job.shape, pp, chunks, plans.recipe.layout)
         (seconds[rows],) = least_seconds(table, depth, job.stack, [plans.recipe])
-        (memory[rows],) = peak_bytes(table, depth, job.stack, [plans.recipe])
+        (memory[rows],) = peak_bytes(table, depth, [plans.recipe])
     return StepBound(seconds, memory)
 
 
@@ -73,9 +73,7 @@ def spread(plans: Plan) -> Plan:
     return replace(plans, **numbers)
 
 
-def peak_bytes(
-    table: PlanTable, depth: StagePartition, stack: Stack, recipes: Sequence[Recipe]
-) -> list[np.ndarray]:
+def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe]) -> list[np.ndarray]:
     """Bytes on the fullest GPU, for each of these schedules; of one that is searched for, at the most."""
     per_element, elements = table["per_element"], np.matmul(depth.parts, table["elements"])
     states = reduce(np.add, (each * held for each, held in zip(per_element, elements)))
@@ -85,7 +83,7 @@ def peak_bytes(
     waiting, every = table["waiting"] * sum(elements[-2:]), []
     for recipe in recipes:
         place = (microbatches, rank, depth.pp, depth.chunks)
-        chunks = chunks_in_flight(stack.hides_dispatch, recipe, *place) if depth.pp > 1 else 1.0
+        chunks = chunks_in_flight(table["in_pairs"], recipe, *place) if depth.pp > 1 else 1.0
         messages = passed_messages(recipe.layout, depth.pp, depth.chunks, rank, microbatches, chunks)
         begun = recipe.chunks_begun(microbatches, depth.pp, depth.chunks) / depth.chunks
         passing = messages * table["passed"] - (1 - begun) * waiting
