@@ -310,10 +310,13 @@ def stage_layers_from(given: str | Sequence[int]) -> tuple[int, ...]:
 
 
 def schedule_from(arguments: argparse.Namespace, job: TrainingJob, pp: int) -> tuple[str, int]:
+    """The schedule and its chunks. Where there is no pipeline it is the default, whichever is named: it is no
+    part of the plan then, nor of its name."""
     chunks = arguments.chunks
     if arguments.layers_per_stage:
         chunks = max(1, job.shape.layers // (max(pp, 1) * arguments.layers_per_stage))
     given = arguments.schedule
     name = default_schedule(chunks or 1) if given is None else find_choice("schedule", given, RECIPES)
-    usual = RECIPES[name].default_chunks if pp > 1 else 1
-    return name, chunks or usual
+    if pp == 1:
+        return (name, chunks) if chunks and chunks > 1 else (default_schedule(1), 1)
+    return name, chunks or RECIPES[name].default_chunks

@@ -52,6 +52,17 @@ def test_a_name_is_read_back_as_the_same_plan_in_any_order_and_case(plan, draw):
         assert Plan(**parsed_name(name)) == plan
 
 
+@pytest.mark.parametrize("schedule", [*RECIPES])
+def test_a_plan_without_a_pipeline_has_no_schedule_and_its_name_is_taken(schedule, capsys):
+    job = ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8", "--json"]
+    given = ["--zero", "3", "--tp", "8", "--schedule", schedule]
+    assert main([*job, *given]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["name"] == "TP8,zero3,sp,mbs1"
+    assert main([*job, "--plan", told["name"]]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"] == told["plan"]
+
+
 def test_names_are_short_and_say_what_a_launch_script_would():
     deep = Plan(tp=8, pp=4, dp=16, chunks=5, zero=1, sequence_parallel=True, schedule="interleaved")
     assert name_of(deep) == "TP8xPP4xDP16,zero1,sp,interleaved5,mbs1"
