@@ -213,7 +213,10 @@ def expert_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
 def shards_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     if not plan.shards:
         return
-    if (plan.dp * plan.cp) % plan.shards:
+    if plan.zero != 3:
+        why = f"{plan.shards} shards are of ZeRO-3, and zero is {plan.zero}: leave them out, or take zero 3."
+        yield Violation("shards without ZeRO-3", why)
+    elif (plan.dp * plan.cp) % plan.shards:
         near = near_divisors(plan.dp * plan.cp, plan.shards)
         yield Violation(
             "ranks not divisible by shards",

@@ -142,6 +142,12 @@ def test_of_a_batch_that_cannot_be_cut_no_schedule_is_asked():
     assert sentence(piped, global_batch=12).endswith("the nearest batch that can is 16.")
 
 
+def test_shards_are_of_zero_3_alone():
+    assert sentence(Plan(dp=4, zero=1, shards=2)) == (
+        "2 shards are of ZeRO-3, and zero is 1: leave them out, or take zero 3."
+    )
+
+
 def test_shards_divide_the_ranks_of_dp_and_cp_together():
     assert broken(Plan(dp=2, cp=2, zero=3, shards=4)) == broken(Plan(dp=2, cp=2, zero=3, shards=1)) == []
     assert (
@@ -158,7 +164,7 @@ def test_the_ranks_of_a_replica_hold_all_experts():
         "tp*shards = 4 ranks share the states of all experts, which ep=8 cuts into 8 parts: take a multiple "
         "of 8 shards."
     )
-    assert broken(replace(narrow, zero=1), MIXTRAL) == []
+    assert broken(replace(narrow, zero=1), MIXTRAL) == ["shards without ZeRO-3"]
     odd = Plan(dp=24, ep=8, zero=3, shards=12)
     assert broken(odd, MIXTRAL, global_batch=24) == ["shards not divisible by ep"]
 
