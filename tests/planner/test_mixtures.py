@@ -108,6 +108,14 @@ def test_nothing_hides_in_a_pipeline_whose_ranks_have_one_chunk_and_the_bound_st
         assert 0.98 < ratio <= 1
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("plan", [Plan(tp=8, cp=4, dp=2, ep=2, zero=3, sequence_parallel=True), EP8])
+def test_a_bound_is_not_above_a_step_of_pairs_that_launches_bound(plan, recompute):
+    plan = replace(plan, zero=3, recompute=recompute)
+    work = replace(job(hides_dispatch=True), shape=find_model("qwen3-30b-a3b"), sequence=2048)
+    assert 0.98 < lower_bound(work, plan).seconds[0] / time_step(work, plan).seconds <= 1 + 1e-9
+
+
 @pytest.mark.parametrize("plan", [Plan(tp=8, dp=8), replace(EP8, ep=1), replace(EP8, ep=1, zero=3)])
 def test_without_expert_parallelism_no_rows_travel_and_nothing_is_paired(plan):
     """So --overlap-moe-expert-parallel-comm is not written for such a plan."""

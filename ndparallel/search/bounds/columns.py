@@ -43,7 +43,7 @@ from ndparallel.planner.memory.states import (
     plain_states,
 )
 from ndparallel.planner.memory.total import logits_bytes
-from ndparallel.planner.numbers import either, larger
+from ndparallel.planner.numbers import either
 from ndparallel.planner.stages import held_of, keeps_gradients, keeps_weights, trained_of
 from ndparallel.planner.step.framework import (
     FrameworkWorkload,
@@ -53,7 +53,7 @@ from ndparallel.planner.step.framework import (
     tied,
     tied_sum,
 )
-from ndparallel.planner.step.paired import in_pairs
+from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.search.bounds.sharded import (
     UnitTimes,
     busier_line,
@@ -113,7 +113,7 @@ def time_table(pricing: Pricing) -> PlanTable:
     nothing, no_waits = [[[0.0] * len(UNITS)] * 2] * 2, [[0.0] * len(places_of(job.shape))] * 2
     columns = {
         "passes": passes,
-        "waits": waits_of(pricing, longer_in_pairs(passes, hidden), travel) if sharded else no_waits,
+        "waits": waits_of(pricing, in_part_paired(pricing, passes, hidden), travel) if sharded else no_waits,
         "to_hide": hides,
         "hidden": hidden,
         "alone": alone_of(pricing),
@@ -234,11 +234,6 @@ def hidden_beside(pricing: Pricing) -> list[list[Any]]:
     return [[one - other for one, other in zip(*lines)] for lines in zip(alone, beside)]
 
 
-def longer_in_pairs(passes: list[list[Any]], hidden: list[list[Any]]) -> list[list[Any]]:
-    """Passes as long as pairs may make them: a pair waits for launches in its backward pass alone."""
-    return [[larger(one, one - less) for one, less in zip(*lines)] for lines in zip(passes, hidden)]
-
-
 def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:
     """Software that overlaps no messages stands still for one in F and one in I."""
     plan, standing = pricing.plan, 0.0 if pricing.job.stack.pp_overlap else sum(message_seconds(pricing))
@@ -272,6 +267,18 @@ def fully_sharded(passes: list[list[Any]], whole: Any) -> list[list[Any]]:
     forward, inputs, weights = passes
     joined = [either(whole, a, a + b) for a, b in zip(inputs, weights)]
     return [forward, joined, [either(whole, each, 0.0) for each in weights]]
+
+
+def in_part_paired(pricing: Pricing, passes: list[list[Any]], hidden: list[list[Any]]) -> list[list[Any]]:
+    """Passes of which a share runs in pairs: a pair waits for launches in its backward pass alone. In a
+    pipeline the share depends on the chunks: there they are those alone or those in pairs, whichever are
+    longer, as behind them more is gathered."""
+    plan = pricing.plan
+    share, single = share_in_pairs(plan.microbatches(pricing.job), 1, 1), plan.pp == 1
+    return [
+        [one - either(single, share * other, np.minimum(0.0, other)) for one, other in zip(*lines)]
+        for lines in zip(passes, hidden)
+    ]
 
 
 def waits_of(pricing: Pricing, passes: list[list[Any]], travel: list[list[list[Any]]]) -> list[list[Any]]:
