@@ -312,11 +312,22 @@ def stage_layers_from(given: str | Sequence[int]) -> tuple[int, ...]:
 def schedule_from(arguments: argparse.Namespace, job: TrainingJob, pp: int) -> tuple[str, int]:
     """The schedule and its chunks. Where there is no pipeline it is the default, whichever is named: it is no
     part of the plan then, nor of its name."""
-    chunks = arguments.chunks
-    if arguments.layers_per_stage:
-        chunks = max(1, job.shape.layers // (max(pp, 1) * arguments.layers_per_stage))
-    given = arguments.schedule
+    chunks, given = chunks_from(arguments, job.shape.layers, pp), arguments.schedule
     name = default_schedule(chunks or 1) if given is None else find_choice("schedule", given, RECIPES)
     if pp == 1:
         return (name, chunks) if chunks and chunks > 1 else (default_schedule(1), 1)
     return name, chunks or RECIPES[name].default_chunks
+
+
+def chunks_from(arguments: argparse.Namespace, layers: int, pp: int) -> int | None:
+    """Chunks of a pipeline rank, by their number or by the layers of one; None where neither is given. Raises
+    UserError for both, and for layers that cannot be dealt out."""
+    if not (each := arguments.layers_per_stage):
+        return arguments.chunks
+    option = "--num-layers-per-virtual-pipeline-stage"
+    if arguments.chunks:
+        raise UserError(f"--chunks and {option} say the same: choose one.")
+    chunks, rest = divmod(layers, max(pp, 1) * each)
+    if rest:
+        raise UserError(f"{option} {each} does not deal {layers} layers out to pp={pp} ranks: take --chunks.")
+    return chunks

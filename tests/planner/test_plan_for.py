@@ -142,3 +142,14 @@ def test_a_launch_script_in_python_is_that_of_the_command(capsys):
     assert emit("megatron", job_of(), plan_for(job_of(), 64, name)) == capsys.readouterr().out
     with pytest.raises(UserError, match="unknown launch format 'deepspeed'"):
         emit("deepspeed", job_of(), plan_for(job_of(), 64, name))
+
+
+def test_layers_of_a_chunk_say_how_many_chunks_there_are_or_are_refused():
+    assert plan_for(job_of(), 64, pp=4, layers_per_stage=5).chunks == 4
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"layers_per_stage": 3}, "take --chunks"),
+        ({"layers_per_stage": 5, "chunks": 2}, "say the same"),
+    ]
+    for fields, said in refused:
+        with pytest.raises(UserError, match=said):
+            plan_for(job_of(), 64, pp=4, **fields)
