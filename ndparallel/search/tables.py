@@ -288,11 +288,15 @@ def show_changes(console: Console, before: Prediction, changed: dict[str, Predic
         console.print()
         rows = [("as it is", si(before.seconds, "s"), "-", plan_words(before.plan))]
         rows += [
-            (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", plan_words(now.plan))
+            (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", fitting_words(now))
             for change, now in changed.items()
         ]
         columns, width = ("what if", "step", "change", "plan"), min(console.width, WIDTH)
         console.print(quiet_table(columns, rows, width, words=("plan",)))
+
+
+def fitting_words(found: Prediction) -> str:
+    return plan_words(found.plan) + ", does not fit" * (found.missing_bytes > 0)
 
 
 def what_if_json(changed: dict[str, Prediction]) -> list[dict[str, Any]]:

@@ -120,6 +120,12 @@ def test_what_if_compares_the_plans_to_take_and_not_the_fastest_ones(capsys):
     assert found["what_if"][0]["name"] == found["recommended"]["name"]
 
 
+def test_what_if_says_of_one_plan_where_it_no_longer_fits(capsys):
+    job = ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8", "--timeline", "none"]
+    assert main([*job, "--tp", "8", "--what-if", "memory=1GB", "--what-if", "memory*2"]) == 0
+    assert capsys.readouterr().out.count("does not fit") == 1
+
+
 def test_what_if_of_one_plan_keeps_its_degrees(capsys):
     found = record(
         capsys,
