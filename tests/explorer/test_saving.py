@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from ndparallel.explorer import saving
+from ndparallel.explorer import guesses, saving
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import SCREENS, known
+from ndparallel.lessons.questions import questions
 
 PAGE = Path(__file__).parents[2] / "docs/explorer.html"
 INSIDE = re.compile(r'(id="saved">)([^<]*)(</script>)')
@@ -65,6 +66,19 @@ def test_saved_answers_are_those_of_the_code(screen):
     for setup in random.Random(screen).sample(saving.grid()[screen], 4):
         now = unpacked(saving.packed(SCREENS[screen](setup)))
         assert differences(saved()[screen][saving.key(screen, setup)], now) == [], setup
+
+
+def test_saved_questions_and_reasons_are_those_of_the_book():
+    reasons = {question.name: question.why for question in questions()}
+    assert {name: found["why"] for name, found in saved()["guesses"].items()} == reasons
+    assert saved()["predict"][""] == guesses.answer({})
+
+
+def test_saved_outputs_of_questions_are_what_their_commands_print():
+    run = [question for question in questions() if question.command.startswith("python ")]
+    for question in random.Random("guesses").sample(run, 3):
+        output = guesses.printed(question.command, json=False)
+        assert saved()["guesses"][question.name]["output"] == output, question.command
 
 
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
