@@ -307,8 +307,8 @@ def test_transformer_engine_keeps_weights_of_layers_cast_beside_or_instead_of_th
 def test_an_interleaved_schedule_whose_passes_run_as_one_keeps_a_chunk_more():
     """get_pp_rank_microbatches: one microbatch more in the warmup, and never more than there are."""
     stacks = [replace(find_stack("megatron-core"), hides_dispatch=hides) for hides in (False, True)]
-    for batch, more in ((64, [1] * 4), (4, [0, 0, 1, 1])):
-        plan = Plan(pp=4, chunks=2, schedule="interleaved", micro_batch=1)
+    for batch, more in ((128, [1] * 4), (8, [0, 0, 1, 1])):
+        plan = Plan(pp=4, dp=2, ep=2, chunks=2, schedule="interleaved", micro_batch=1)
         some = [job(stack=stack, shape=find_model("mixtral-8x7b"), global_batch=batch) for stack in stacks]
         usual, hidden = (in_flight(framework_workload(each, plan)) for each in some)
         assert [b - a for a, b in zip(usual, hidden)] == more
