@@ -45,7 +45,7 @@ def shown(name: str, text: str, names: Collection[str]) -> Document:
     content = as_page(name, text, names, style) if suffix == ".md" else text
     # what a picture has of style stands in it
     allowed = "'unsafe-inline'" if suffix == ".svg" else f"'{sha256(style)}'"
-    policy = f"default-src 'none'; style-src {allowed}; img-src 'self'; frame-ancestors 'none'"
+    policy = f"default-src 'none'; style-src {allowed}; img-src 'self' data:; frame-ancestors 'none'"
     return Document(f"{KINDS[suffix]}; charset=utf-8", policy, content.encode())
 
 
