@@ -7,18 +7,20 @@ Idea   Every round runs the floor and the commands one after another, so that wh
        counted: Python keeps there what it has compiled, as it does at a reader's, whatever this environment
        says of that.
 Limit  The floor is Python's start and the import of numpy and rich, and nothing of this package: what
-       a lesson imports of it takes half of the floor on top. On two cores with nothing else on them 23
-       runs of 7 rounds had medians of 3.8 to 5.0 for 1D, and for 4D of 7.9 to 11.3: fourteen of them at
-       most 9, the middle one 8.9. So 4D is at its limit. (Of two runs at a time here each takes about
-       1.2 times as long as one alone; the floor is one.) It takes 14 to 16 times the floor's CPU (inline
-       8 to 9). A third of its time is imports, the single GPU, the start and end of 8 processes and the
-       tables, which mostly one core does alone; the rest are the layers. For each strategy but those that
-       hardly wait, what these take more in processes than inline, divided by how often the ranks give
-       their cores to one another, is 50 to 130 microseconds of CPU (on a busy machine); 4D does so 5,600
-       times.
+       a lesson imports of it takes half of the floor on top. On two cores with nothing else on them 28
+       runs of 7 rounds had medians of 3.8 to 5.2 for 1D, and for 4D of 7.9 to 11.3: fourteen of them at
+       most 9. The last five, on a slow day, had 5.1 and 10.7 in the middle. So 4D is at its limit. (Of two
+       runs at a time here each takes about 1.2 times as long as one alone; the floor is one.) It takes 14 to
+       16 times the floor's CPU (inline 8 to 9). A third of its time is imports, the single GPU, the start
+       and end of 8 processes and the tables, which mostly one core does alone; the rest are the layers. For
+       each strategy but those that hardly wait, what these take more in processes than inline, divided by
+       how often the ranks give their cores to one another, is 50 to 130 microseconds of CPU (on a busy
+       machine); 4D does so 5,600 times.
        What made no difference, measured side by side: another sharing out of ranks over cores or none, the
        order in which ranks are woken, batch scheduling, larger time slices, a next task that waits at every
        rank, results through shared memory, weights drawn before the fork and the single GPU's run behind it.
+       Ranks that the scheduler moves took 0.93, 0.98 and 0.98 of the wall for 4D, and 1.02 for 1D; ranks
+       that yield their core before they sleep, 1.06 of the CPU on a busy machine.
 
 Run    python benchmarks/startup.py [rounds]
 """
