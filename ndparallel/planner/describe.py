@@ -34,10 +34,11 @@ def layout_words(plan: Plan) -> list[str]:
     degrees = " x ".join(
         f"{name.upper()}{value}" for name in ("tp", "cp", "pp", "dp") if (value := getattr(plan, name)) > 1
     )
+    fsdp = f"HSDP with {plan.shards} shards" if plan.shards else "FSDP"
     words = [
         degrees or "one GPU",
         f"EP{plan.ep}" * (plan.ep > 1),
-        ("", "ZeRO-1", "ZeRO-2", "FSDP")[plan.zero],
+        ("", "ZeRO-1", "ZeRO-2", fsdp)[plan.zero],
         "SP" * plan.sequence_parallel,
     ]
     words += [plan.schedule + f" with {plan.chunks} chunks" * (plan.chunks > 1)] if plan.pp > 1 else []

@@ -170,6 +170,8 @@ def test_hsdp_talks_less_across_nodes_than_fsdp_and_holds_more(capsys):
     assert hsdp["memory_bytes_per_stage"][0]["optimizer"] == pytest.approx(
         8 * fsdp["memory_bytes_per_stage"][0]["optimizer"]
     )
+    assert main(["plan", *job, "--shards", "8"]) == 0
+    assert "DP64, HSDP with 8 shards." in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
