@@ -16,7 +16,8 @@ from ndparallel.explorer.page import part, sha256
 from ndparallel.lessons.registry import LESSONS, ROOT, file_of
 
 KINDS = {".md": "text/html", ".svg": "image/svg+xml", ".py": "text/plain"}
-FOLDERS = ("*.md", "docs/*.md", "docs/book/*.md", "docs/pictures/*.svg")
+OWN = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "gpu.py", "collectives.py")
+FOLDERS = ("docs/*.md", "docs/book/*.md", "docs/pictures/*.svg")
 ELSEWHERE = re.compile("[a-z]+:|#")  # how a link to another site begins, or to a heading of the same document
 
 
@@ -31,11 +32,11 @@ class Document(NamedTuple):
 def documents() -> dict[str, Callable[[], Document]]:
     """Read all documents of a checkout; return by its name what makes each ready to be shown. Nothing where
     they are not, as where the package was installed by pip."""
-    if not (ROOT / "docs/book").is_dir():
+    if not (ROOT / "docs/book/0d.md").is_file():
         return {}
-    lessons = [ROOT / "gpu.py", ROOT / "collectives.py", *map(file_of, LESSONS)]
-    paths = [*(path for folder in FOLDERS for path in sorted(ROOT.glob(folder))), *lessons]
-    texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in paths}
+    found = (path for folder in FOLDERS for path in sorted(ROOT.glob(folder)))
+    paths = [*(ROOT / name for name in OWN), *map(file_of, LESSONS), *found]
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8", "replace") for path in paths}
     return {name: cache(partial(shown, name, text, texts.keys())) for name, text in texts.items()}
 
 
