@@ -7,7 +7,7 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatc
 Cost   some microseconds for every layout.
 Limit  Left out is what only has another name: ZeRO over one rank, ZeRO-2 in a pipeline of FSDP, schedules
        without a pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding
-       over fewer ranks than there are (HSDP) there is one that fills a node. Modules that run again are the
+       over fewer ranks than there are (HSDP) there is one that fills a node, if no number is asked for. Modules that run again are the
        CHEAP ones, and only where a plan lacks memory without. `outside` names what else is priced where it is
        asked for, and never searched.
 
@@ -139,16 +139,18 @@ def module_sets(job: TrainingJob) -> list[tuple[str, ...]]:
 def by_shards(
     job: TrainingJob, rows: np.ndarray, zero: int, fixed: Fixed
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """All layouts with shards over all of dp and cp; and of ZeRO-3 those of which a node's share of these
-    ranks is a shard, with all experts, and the nodes are replicas (HSDP)."""
-    ranks = rows[:, DEGREES.index("dp")] * rows[:, DEGREES.index("cp")]
-    in_node = np.gcd(ranks, np.maximum(1, job.hardware.gpus_per_node // rows[:, 0]))
-    parts = Plan(tp=rows[:, 0], ep=rows[:, DEGREES.index("ep")]).expert_parts(job.stack)
-    wanted = np.where((zero == 3) & (in_node < ranks) & (rows[:, 0] * in_node % parts == 0), in_node, 1)
-    every = {0: rows} | {
-        shards: rows[wanted == shards] for shards in np.unique(wanted).tolist() if shards > 1
-    }
-    yield from ((shards, every[shards]) for shards in some(every, fixed, "shards") if len(every[shards]))
+    """All layouts with shards over all of dp and cp; and of ZeRO-3 those of which fewer ranks are a shard, with
+    all experts, and the others replicas (HSDP): as many as are asked for, or a node's share of dp and cp."""
+    tp, ranks = rows[:, 0], rows[:, DEGREES.index("dp")] * rows[:, DEGREES.index("cp")]
+    parts = Plan(tp=tp, ep=rows[:, DEGREES.index("ep")]).expert_parts(job.stack)
+    in_node = np.gcd(ranks, np.maximum(1, job.hardware.gpus_per_node // tp))
+    given = "shards" in fixed
+    for shards in fixed_values(fixed, "shards") if given else (0, *np.unique(in_node).tolist()):
+        wanted = given or (in_node == shards) & (shards > 1) & (shards < ranks)
+        whole = (zero == 3) & (ranks % max(1, shards) == 0) & (tp * shards % parts == 0)
+        some_rows = rows[whole & wanted] if shards else rows
+        if len(some_rows):
+            yield shards, some_rows
 
 
 def schedules(layers: int, pp: int, fixed: Fixed) -> list[tuple[str, int]]:
@@ -241,9 +243,14 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
             return UserError(
                 f"no plan on {gpus} GPUs has {name}={wanted}; nearest: {', '.join(map(str, sorted(legal)))}."
             )
+    theirs = f", of those that {' or '.join(frameworks)} can launch (--any: of all)" if frameworks else ""
+    if shards := fixed.get("shards"):
+        return UserError(
+            f"no plan on {gpus} GPUs has shards={shards}{theirs}: it needs zero=3, a dp*cp that {shards} divides, "
+            "and, with ep, shards that hold all experts."
+        )
     asked = "".join(f" with {name}={value}" for name, value in fixed.items())
     why = "; ".join(f"{rule} ({count} layouts)" for rule, count in rejected.most_common(3))
-    theirs = f", of those that {' or '.join(frameworks)} can launch (--any: of all)" if frameworks else ""
     return UserError(f"no plan on {gpus} GPUs is legal{asked}{theirs}: {why or 'these do not go together'}.")
 
 

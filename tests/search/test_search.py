@@ -353,6 +353,7 @@ def test_what_is_fixed_stays():
         (64, {"dp": 0}, "at least 1"),
         (2, {}, "none of 939 legal plans of llama-3-70b fits on 2 GPUs"),
         (61, {"pp": 1}, "nearest: 61"),
+        (64, {"shards": 7}, "that 7 divides"),
     ],
 )
 def test_a_search_that_can_find_nothing_says_why(gpus, fixed, said):
@@ -373,6 +374,15 @@ def test_a_node_is_a_replica_only_where_its_ranks_have_all_experts():
     assert {8} <= {plan.shards for plan in hybrid}
     assert max(int(plan.ep.max()) for plan in hybrid) == 8 < max(int(plan.ep.max()) for plan in plans)
     assert all((plan.tp * plan.shards % plan.ep == 0).all() for plan in hybrid)
+
+
+@pytest.mark.parametrize("shards", [4, 16])
+def test_shards_that_fill_no_node_are_searched_where_they_are_asked_for(shards):
+    some = job("llama-3-8b")
+    best = search(some, 64, {"shards": shards, "pp": 1}, top=1).best
+    assert best.plan.shards == shards
+    alone = Plan(dp=64, zero=3, shards=shards)
+    assert best.seconds <= time_step(some, alone).seconds
 
 
 def test_fsdp_in_a_pipeline_is_searched_once():
