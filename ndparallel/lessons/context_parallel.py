@@ -102,12 +102,13 @@ def where_cp_wins(rows: list[Row]) -> str:
     }
     if not any(row["CP_step_seconds"] and row["TP_step_seconds"] for row in rows):
         return NOTHING_FITS
-    from_length = {
-        links: f"from {min(lengths)} tokens on" if lengths else "at none of these lengths"
-        for links, lengths in wins.items()
-    }
+    inside, across = (
+        f"from {min(lengths)} tokens on" if lengths else "at none of these lengths"
+        for lengths in wins.values()
+    )
+    apart = f"inside a node {inside}, across nodes {across}"
     return (
-        f"CP is faster inside a node {from_length['inside']}, across nodes {from_length['across']}: CP "
+        f"CP is faster {f'{inside}, inside a node and across nodes' if inside == across else apart}: CP "
         "averages the gradients of all weights, which do not grow with the sequence; what TP sums does."
     )
 

@@ -7,9 +7,9 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatc
 Cost   some microseconds for every layout.
 Limit  Left out is what only has another name: ZeRO over one rank, ZeRO-2 in a pipeline of FSDP, schedules
        without a pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding
-       over fewer ranks than there are (HSDP) there is one that fills a node, if no number is asked for. Modules that run again are the
-       CHEAP ones, and only where a plan lacks memory without. `outside` names what else is priced where it is
-       asked for, and never searched.
+       over fewer ranks than there are (HSDP) there is one that fills a node, if no number is asked for.
+       Modules that run again are the CHEAP ones, and only where a plan lacks memory without. `outside` names
+       what else is priced where it is asked for, and never searched.
 
 Glossary
     layout   degrees and the size of a microbatch
@@ -139,8 +139,8 @@ def module_sets(job: TrainingJob) -> list[tuple[str, ...]]:
 def by_shards(
     job: TrainingJob, rows: np.ndarray, zero: int, fixed: Fixed
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """All layouts with shards over all of dp and cp; and of ZeRO-3 those of which fewer ranks are a shard, with
-    all experts, and the others replicas (HSDP): as many as are asked for, or a node's share of dp and cp."""
+    """All layouts with shards over all of dp and cp; and of ZeRO-3 those of which fewer ranks hold all
+    shards, with all experts, and the others replicas (HSDP): as many as are asked for, or those of a node."""
     tp, ranks = rows[:, 0], rows[:, DEGREES.index("dp")] * rows[:, DEGREES.index("cp")]
     parts = Plan(tp=tp, ep=rows[:, DEGREES.index("ep")]).expert_parts(job.stack)
     in_node = np.gcd(ranks, np.maximum(1, job.hardware.gpus_per_node // tp))
@@ -246,8 +246,8 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
     theirs = f", of those that {' or '.join(frameworks)} can launch (--any: of all)" if frameworks else ""
     if shards := fixed.get("shards"):
         return UserError(
-            f"no plan on {gpus} GPUs has shards={shards}{theirs}: it needs zero=3, a dp*cp that {shards} divides, "
-            "and, with ep, shards that hold all experts."
+            f"no plan on {gpus} GPUs has shards={shards}{theirs}: it needs zero=3, a dp*cp that {shards} "
+            "divides, and, with ep, shards that hold all experts."
         )
     asked = "".join(f" with {name}={value}" for name, value in fixed.items())
     why = "; ".join(f"{rule} ({count} layouts)" for rule, count in rejected.most_common(3))
