@@ -27,7 +27,7 @@ class GroupLinks:
     ranks: Any
     stride: Any
     hardware: Hardware
-    rails: Any = 1.0  # share of its rails that a collective uses
+    rail_share: Any = 1.0  # of its rails, that a collective uses
 
     @cached_property
     def per_node(self):
@@ -41,7 +41,7 @@ class GroupLinks:
     def bandwidth(self):
         """Bytes a second that pass any point of the ring."""
         inside = self.inside_bandwidth
-        across = self.across_bandwidth * larger(1, self.per_node * self.rails)
+        across = self.across_bandwidth * larger(1, self.per_node * self.rail_share)
         return either(self.nodes > 1, smaller(inside, across), inside)
 
     @cached_property
@@ -122,7 +122,7 @@ class GroupLinks:
     @cached_property
     def ring_use(self) -> PortUse:
         """How a ring uses a GPU's ports: those to other nodes share what crosses each node's border."""
-        across = self.across_bandwidth * larger(1, self.per_node * self.rails)
+        across = self.across_bandwidth * larger(1, self.per_node * self.rail_share)
         return PortUse(
             self.bandwidth / self.inside_bandwidth if self.per_node > 1 else 0.0,
             self.bandwidth / across if self.nodes > 1 else 0.0,
@@ -137,7 +137,7 @@ class GroupLinks:
         return PortUse(inside / longer, across / longer) if longer else PortUse(0.0, 0.0)
 
     @cached_property
-    def hops_seconds(self):
+    def ring_latency_seconds(self):
         """Latency once round the ring."""
         across = self.nodes - 1
         return (
@@ -145,7 +145,7 @@ class GroupLinks:
         ) * self.hardware.inside.latency_seconds + across * self.hardware.across.latency_seconds
 
     @cached_property
-    def tree_seconds(self):
+    def tree_latency_seconds(self):
         """Latency down a tree whose branches are chains inside the nodes."""
         inside = (self.per_node - 1) * self.hardware.inside.latency_seconds
         return inside + doublings(self.nodes) * self.hardware.across.latency_seconds
@@ -182,7 +182,7 @@ class Groups:
         return {name: use for name, use in shared.items() if any(use)}
 
     def _links(self, ranks, stride) -> GroupLinks:
-        return GroupLinks(ranks, stride, self.job.hardware, self.job.stack.rails)
+        return GroupLinks(ranks, stride, self.job.hardware, self.job.stack.rail_share)
 
     @cached_property
     def tp(self) -> GroupLinks:

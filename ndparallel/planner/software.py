@@ -67,7 +67,7 @@ DEEPSPEED_2021 = replace(
     MEGATRON_2021,
     name="deepspeed-2021",
     accumulates=False,
-    rails=1 / 8,
+    rail_share=1 / 8,
     collectives_per_layer=4,
     sharding="deepspeed",
 )

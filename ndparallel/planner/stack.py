@@ -140,7 +140,7 @@ class GradientSettings:
     dp_overlap: bool = True  # gradients beside the last backward pass (FSDP: beside every one)
     # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
     gathers_first: bool = True
-    rails: float = 1.0  # share of a node's rails that one collective uses
+    rail_share: float = 1.0  # of a node's rails, that one collective uses
     collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix
 
 

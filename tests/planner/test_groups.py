@@ -34,7 +34,7 @@ def test_a_group_lies_on_nodes_and_leaves_where_its_ranks_do(ranks, stride, node
     port = hardware.across.bandwidth_bytes_per_second
     assert links.spread_bandwidth == port * (0.5 if len(leaves) > 1 else 1)
     hops = [hardware.across if a != b else hardware.inside for a, b in zip(nodes, nodes[1:])]
-    assert links.hops_seconds == pytest.approx(sum(hop.latency_seconds for hop in hops))
+    assert links.ring_latency_seconds == pytest.approx(sum(hop.latency_seconds for hop in hops))
 
 
 @given(ranks=powers, stride=powers, node=powers, nodes_per_leaf=powers)

@@ -407,8 +407,10 @@ def test_a_tree_goes_down_chains_inside_nodes_and_doubles_the_nodes_it_has_reach
     h100 = find_hardware("h100")
     inside, across = h100.inside.latency_seconds, h100.across.latency_seconds
     for nodes, hops in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4)]:
-        assert GroupLinks(8 * nodes, 1, h100).tree_seconds == pytest.approx(7 * inside + hops * across)
-        assert GroupLinks(nodes, 8, h100).tree_seconds == pytest.approx(hops * across)
+        assert GroupLinks(8 * nodes, 1, h100).tree_latency_seconds == pytest.approx(
+            7 * inside + hops * across
+        )
+        assert GroupLinks(nodes, 8, h100).tree_latency_seconds == pytest.approx(hops * across)
 
 
 @pytest.mark.parametrize(("stride", "rails", "ports"), [(8, 1.0, 1), (4, 1.0, 2), (4, 0.5, 1), (2, 0.75, 3)])

@@ -80,7 +80,7 @@ def _wire(nbytes, links: GroupLinks):
 
 
 def _all_gather(nbytes, links: GroupLinks):
-    return links.hops_seconds + _wire(nbytes, links)
+    return links.ring_latency_seconds + _wire(nbytes, links)
 
 
 def _in_ll128(nbytes, links: GroupLinks):
@@ -88,12 +88,12 @@ def _in_ll128(nbytes, links: GroupLinks):
     protocol."""
     across = (links.nodes - 1) * links.hardware.across.latency_seconds
     saved = across * (1 - either(links.per_node > 1, LL128_HOP, LL128_HOP_OF_ONE))
-    return LL128_START_SECONDS + links.hops_seconds - saved + _wire(nbytes, links) / LL128_BANDWIDTH
+    return LL128_START_SECONDS + links.ring_latency_seconds - saved + _wire(nbytes, links) / LL128_BANDWIDTH
 
 
 def _all_reduce(nbytes, links: GroupLinks):
-    ring = 2 * (links.hops_seconds + _wire(nbytes, links))
-    tree = 2 * (links.tree_seconds + nbytes / links.bandwidth)
+    ring = 2 * (links.ring_latency_seconds + _wire(nbytes, links))
+    tree = 2 * (links.tree_latency_seconds + nbytes / links.bandwidth)
     return smaller(ring, tree)
 
 
