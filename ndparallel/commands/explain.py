@@ -166,7 +166,7 @@ def row_of(work: AnyWorkload, item: Operation | CollectiveOp) -> dict[str, Any]:
             "beside": "",
         }
     assert isinstance(work, FrameworkWorkload)
-    whole = float(work.machine.whole(item))
+    whole = float(work.machine.seconds_alone(item))
     beside = item.beside.name if item.beside and whole else ""
     return said(item, work.machine.exposed(item) if beside else whole, beside)
 

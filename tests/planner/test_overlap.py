@@ -105,7 +105,7 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
     job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
     plan = Plan(tp=2, pp=4, dp=8, micro_batch=2, schedule=schedule)
     pricing = Pricing(replace(job, hardware=slowest_of(job.hardware, plan.gpus)), plan)
-    reduce = pricing.whole(FrameworkWorkload(pricing).bucket("dense").reduce[0])
+    reduce = pricing.seconds_alone(FrameworkWorkload(pricing).bucket("dense").reduce[0])
     layer, embedding = (pricing.unit(kind).backward.total for kind in ("dense", "embedding"))
     assert embedding < reduce < layer
     slowed = time_step(job, plan).breakdown["dp"]
@@ -143,7 +143,7 @@ def test_a_pair_of_microbatches_takes_no_less_than_what_fsdp_gathers_and_reduces
     work = framework_workload(job, Plan(pp=4, dp=32, ep=8, schedule="dualpipev", chunks=2, zero=3))
     layer, layers = work.bucket("experts"), len(work.kinds[2])
     gather, reduce = (
-        sum(work.pricing.whole(each) for each in sent if each.group == "experts_dp")
+        sum(work.pricing.seconds_alone(each) for each in sent if each.group == "experts_dp")
         for sent in (layer.gather, layer.reduce)
     )
     pair = PipelineTimer(work).silent.fused_seconds(2, 5)
@@ -226,7 +226,7 @@ def test_in_a_pipeline_of_torch_fsdp_gathers_once_a_step_and_reduces_behind_the_
     """torchtitan does not reshard there, and gradients are reduced by run_post_backward alone."""
     job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("torchtitan"), 4096, 64)
     work = framework_workload(job, Plan(pp=2, dp=8, zero=3))
-    reduced = sum(work.machine.whole(one) for bucket in work.buckets(0) for one in bucket.reduce)
+    reduced = sum(work.machine.seconds_alone(one) for bucket in work.buckets(0) for one in bucket.reduce)
     assert gradients_tail(work, {0: 0.0}).spent["dp"] == pytest.approx(reduced)
     few, many = (time_step(replace(job, global_batch=batch), work.plan).breakdown for batch in (64, 256))
     assert reduced < few["dp"] == pytest.approx(many["dp"])

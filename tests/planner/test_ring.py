@@ -91,13 +91,15 @@ def waits(hops, kernel):
 def test_a_ring_costs_what_its_loops_over_blocks_wait_for(cp, bandwidth):
     pricing = on_links(bandwidth, cp)
     forward, _, backward, _ = pricing.listed("dense")
-    hop = pricing.whole(named(forward, "cp ring")) / (cp - 1)
+    hop = pricing.seconds_alone(named(forward, "cp ring")) / (cp - 1)
     kernel = pricing.seconds(named(forward, "attention")) / cp
     exposed = waits([hop] * (cp - 1) + [0.0], kernel)
     assert pricing.exposed(named(forward, "cp ring")) == pytest.approx(exposed)
 
     names = ("cp ring ends", "cp ring")
-    end, both = (pricing.whole(named(backward, name)) / max(1, n) for name, n in zip(names, (2, cp - 2)))
+    end, both = (
+        pricing.seconds_alone(named(backward, name)) / max(1, n) for name, n in zip(names, (2, cp - 2))
+    )
     kernel = pricing.seconds(named(backward, "attention")) / cp
     exposed = waits([end, *[both] * (cp - 2), end], kernel)
     assert sum(pricing.exposed(named(backward, name)) for name in names) == pytest.approx(exposed)
@@ -107,7 +109,7 @@ def test_a_ring_costs_what_its_loops_over_blocks_wait_for(cp, bandwidth):
 def test_a_ring_whose_kernels_are_longer_than_its_hops_exposes_nothing(cp):
     pricing = on_links(450, cp)
     rings = [item for items in pricing.listed("dense") for item in items if item.name.startswith("cp ring")]
-    assert len(rings) == 3 and all(pricing.whole(ring) > 0 for ring in rings if cp > 2)
+    assert len(rings) == 3 and all(pricing.seconds_alone(ring) > 0 for ring in rings if cp > 2)
     assert [pricing.exposed(ring) for ring in rings] == [0.0] * 3
 
 
@@ -130,7 +132,7 @@ def test_a_hop_to_another_node_goes_over_the_port_of_its_gpu_alone_however_many_
     for ring in rings:
         hop = START_SECONDS + H100.across.latency_seconds
         on_the_wire = ring.bytes / H100.across.bandwidth_bytes_per_second
-        assert pricing.whole(ring) == pytest.approx(ring.hops * hop + on_the_wire)
+        assert pricing.seconds_alone(ring) == pytest.approx(ring.hops * hop + on_the_wire)
 
 
 @pytest.mark.parametrize(

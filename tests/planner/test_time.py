@@ -352,7 +352,7 @@ def test_an_array_of_plans_is_priced_as_one_by_one(stack, shape):
 
 def test_a_collective_beside_a_matmul_costs_what_is_left_of_it_and_at_least_a_chunk():
     pricing = Pricing(job(), Plan(tp=8, sequence_parallel=True))
-    whole = pricing.whole(CollectiveOp("x", "all_gather", "tp", 1e9))
+    whole = pricing.seconds_alone(CollectiveOp("x", "all_gather", "tp", 1e9))
     slowed = SLOWDOWN / (1 + SLOWDOWN) * whole
     long = [item for item in pricing.lists.mlp_forward() if not isinstance(item, CollectiveOp)][1]
     assert pricing.exposed(CollectiveOp("x", "all_gather", "tp", 1e9)) == whole

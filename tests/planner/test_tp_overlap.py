@@ -69,7 +69,7 @@ def test_a_gather_exposes_what_the_products_of_rows_that_came_before_leave_of_it
     gathers = hidden(prices.listed("dense").forward, "all_gather")
     assert len(gathers) == 2
     for gather in gathers:
-        message = prices.whole(gather) / (tp - 1)
+        message = prices.seconds_alone(gather) / (tp - 1)
         expected = ring_gather(tp, prices.seconds(gather.beside), message)
         assert prices.exposed(gather) == pytest.approx(expected, abs=1e-12)
 
@@ -81,7 +81,7 @@ def test_transformer_engine_sums_four_parts_of_a_product_and_exposes_the_last(tp
     sums = hidden(prices.listed("dense").forward, "reduce_scatter")
     assert len(sums) == 2
     for one in sums:
-        whole, product = prices.whole(one), prices.seconds(one.beside)
+        whole, product = prices.seconds_alone(one), prices.seconds(one.beside)
         assert prices.exposed(one) == pytest.approx(pipelined_scatter(4, product, whole))
         assert prices.exposed(one) >= whole / 4
 
@@ -94,7 +94,7 @@ def test_pytorch_sends_a_products_parts_beside_the_next_and_adds_them_up_at_the_
     sums = hidden(items, "reduce_scatter")
     assert len(sums) == 2
     for one in sums:
-        message = prices.whole(one) / (tp - 1)
+        message = prices.seconds_alone(one) / (tp - 1)
         expected = ring_scatter(tp, prices.seconds(one.beside), message)
         assert prices.exposed(one) == pytest.approx(expected, abs=1e-12)
     size = 8192 * LLAMA.hidden * 2
@@ -114,6 +114,6 @@ def test_without_sequence_parallelism_no_sum_is_cut_and_only_megatrons_hide_besi
     prices = pricing(replace(find_stack(name), tp_overlap=overlap), 8, 450, sequence_parallel=False)
     forward, _, back, _ = prices.listed("dense")
     sums = [item for item in forward if isinstance(item, CollectiveOp)]
-    assert [prices.exposed(one) for one in sums] == [prices.whole(one) for one in sums] != []
+    assert [prices.exposed(one) for one in sums] == [prices.seconds_alone(one) for one in sums] != []
     assert len(hidden(back, "all_reduce")) == backward
     assert not [item for item in [*forward, *back] if item.name in ("add parts", "copy shard")]

@@ -64,8 +64,8 @@ class Pricing:
     plan: Plan
     groups: Groups = field(init=False)
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
-    items: dict[Any, ItemPrice] = field(init=False, default_factory=dict)
-    wholes: dict[CollectiveOp, Any] = field(init=False, default_factory=dict)
+    known_prices: dict[Any, ItemPrice] = field(init=False, default_factory=dict)
+    known_alone: dict[CollectiveOp, Any] = field(init=False, default_factory=dict)
     slowdown: float = field(init=False)
     alike = True
 
@@ -85,7 +85,7 @@ class Pricing:
     def unit(self, kind: str) -> UnitSeconds:
         """All passes of an embedding, dense, experts or head unit."""
         if kind not in self.units:
-            found = UnitSeconds(*(self.price(items) for items in self.listed(kind)))
+            found = UnitSeconds(*(self.price_list(items) for items in self.listed(kind)))
             travels = self.job.activations_away and kind.partition(" ")[0] not in ENDS
             self.units[kind] = self.with_host(found, self.recompute(kind)) if travels else found
         return self.units[kind]
@@ -105,7 +105,7 @@ class Pricing:
         forward, backward = (TimeBreakdown(host=wait) for wait in waits)
         return unit._replace(forward=unit.forward + forward, backward_input=unit.backward_input + backward)
 
-    def price(self, items: list) -> TimeBreakdown:
+    def price_list(self, items: list) -> TimeBreakdown:
         """Price a list; its launches are a lower bound."""
         parts, prices = TimeBreakdown(compute=0.0), list(map(self.price_of, items))
         for kind, seconds, _, _ in prices:
@@ -116,9 +116,9 @@ class Pricing:
         return parts
 
     def price_of(self, item: Any) -> ItemPrice:
-        return priced_once(item, self.items, self.item_price)
+        return priced_once(item, self.known_prices, self.price_item)
 
-    def item_price(self, item: Any) -> ItemPrice:
+    def price_item(self, item: Any) -> ItemPrice:
         cpu_seconds = self.launches(item) if self.launch_cost else 0.0
         if isinstance(item, CollectiveOp):
             return item.group, self.exposed(item), cpu_seconds, False
@@ -147,30 +147,30 @@ class Pricing:
         return self.hardware.seconds(operation)
 
     def arrival(self, exchange: CollectiveOp, start):
-        return start + self.whole(exchange)
+        return start + self.seconds_alone(exchange)
 
     def rounds(self, exchange: CollectiveOp) -> list[Round]:
         """What is left of a collective beside its operation, as messages."""
         seconds = float(self.exposed(exchange))
-        latency = float(self.whole(exchange._replace(bytes=FEW_BYTES)))
+        latency = float(self.seconds_alone(exchange._replace(bytes=FEW_BYTES)))
         use = self.groups.on_shared_ports.get(exchange.group) or self.groups.port_use(exchange.group)
         return rounds_of(seconds, min(seconds, latency), use)
 
     def exposed(self, exchange: CollectiveOp):
         """What is left of a collective beside its operation: at least one of its chunks, or what it slows the
         operation by."""
-        whole = self.whole(exchange)
+        whole = self.seconds_alone(exchange)
         if exchange.beside is None:
             return whole
         beside = self.price_of(exchange.beside)[1] * exchange.share
         left = larger(whole - beside, whole / exchange.chunks)
         return larger(left, lost_to(whole, beside, self.slowdown))
 
-    def whole(self, exchange: CollectiveOp):
+    def seconds_alone(self, exchange: CollectiveOp):
         """Seconds of a collective with nothing beside it."""
-        return priced_once(exchange, self.wholes, self.priced)
+        return priced_once(exchange, self.known_alone, self.price_collective)
 
-    def priced(self, exchange: CollectiveOp):
+    def price_collective(self, exchange: CollectiveOp):
         links = self.groups.links(exchange.group)
         if exchange.router:
             return dispatch_seconds(exchange.bytes, exchange.router, links)

@@ -209,7 +209,9 @@ class FrameworkWorkload:
         without a pipeline."""
         if not NUMBER_TYPES[self.job.dtype].shares_amax:
             return TimeBreakdown()
-        return TimeBreakdown(dp=self.pricing.whole(CollectiveOp("amax", "few bytes", "stage", SINGLE)))
+        return TimeBreakdown(
+            dp=self.pricing.seconds_alone(CollectiveOp("amax", "few bytes", "stage", SINGLE))
+        )
 
     def sharded_columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
         """FSDP within stages: F and B take what they wait for weights."""
@@ -238,7 +240,7 @@ class FrameworkWorkload:
         first, last = (self.plan.layout.rank(stage) for stage in (0, self.plan.stages - 1))
         if not tied(self.job) or first == last:
             return []
-        seconds = self.pricing.whole(tied_sum(self.pricing))
+        seconds = self.pricing.seconds_alone(tied_sum(self.pricing))
         return [
             StageCollective((first, last), lambda starts: [max(starts) - start + seconds for start in starts])
         ]
@@ -252,7 +254,7 @@ class FrameworkWorkload:
         held = tuple(self.kinds[stage] for stage in self.plan.layout.stages_of(rank))
         if held not in self.tails_seen:
             travels = sum(
-                times * self.pricing.whole(each)
+                times * self.pricing.seconds_alone(each)
                 for kind, times in Counter(chain(*held)).items()
                 for each in (*self.bucket(kind).reduce, *self.bucket(kind).gather)
             )

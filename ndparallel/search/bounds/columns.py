@@ -120,7 +120,7 @@ def time_table(pricing: Pricing) -> PlanTable:
         "travel": nothing if sharded else travel,
         "optimizer": line_through(lambda *trained: optimizer_seconds(pricing, *trained)),
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
-        "tied": pricing.priced(tied_sum(pricing)) * tied(job),
+        "tied": pricing.seconds_alone(tied_sum(pricing)) * tied(job),
         "zero": plans.zero,
         "slowdown": pricing.slowdown,
     }
@@ -258,7 +258,7 @@ def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
 
 def sum_over(pricing: Pricing, unit: Sequence, groups: Sequence[str]) -> Any:
     """Seconds of a unit's collectives over these groups, one after another."""
-    return sum((pricing.whole(one) for one in unit if one.group in groups), 0.0)
+    return sum((pricing.seconds_alone(one) for one in unit if one.group in groups), 0.0)
 
 
 def fully_sharded(passes: list[list[Any]], whole: Any) -> list[list[Any]]:
