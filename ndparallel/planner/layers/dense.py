@@ -57,49 +57,42 @@ class LayerLists(AttentionLists, ExpertLists, LatentLists):
         return FrozenLists(self.shape, self.share.adapters) if self.share.adapters else None
 
     def layer(self, experts: bool, recompute: str) -> Layer:
-        last = self.experts_forward() if experts else self.mlp_forward()
-        first = self.attention_forward
-        backward = [*(self.experts_backward() if experts else self.mlp_backward()), *self.attention_backward]
-        first, last = first + self.small("attention", False), last + self.small("mlp", False)
-        backward += self.small("mlp", True) + self.small("attention", True)
-        again, weights = self.again(first, last, recompute), self.layer_weights(experts)
-        lists = Layer(first + last, again, backward, weights)
+        attention = self.attention_forward + self.small("attention", False)
+        mlp = (self.experts_forward() if experts else self.mlp_forward()) + self.small("mlp", False)
+        back = (self.experts_backward() if experts else self.mlp_backward()) + self.attention_backward
+        back = back + self.small("mlp", True) + self.small("attention", True)
+        again, weights = self.again(attention, mlp, recompute), self.layer_weights(experts)
+        lists = Layer(attention + mlp, again, back, weights)
         lists = self.frozen.layer(lists) if self.frozen else lists
         return Layer(*map(self.with_casts, lists)) if self.share.number_type.kernels else lists
 
     def layer_weights(self, experts: bool) -> list:
-        first = self.attention_weights
-        last = self.experts_weights() if experts else self.weights(self.shape.mlp(self.shape.ffn))
-        return last + first if self.stack.in_order else first + last
+        attention = self.attention_weights
+        mlp = self.experts_weights() if experts else self.weights(self.shape.mlp(self.shape.ffn))
+        return mlp + attention if self.stack.in_order else attention + mlp
 
-    def again(self, first: list, last: list, recompute: str) -> list:
-        """What runs again before the backward pass."""
+    def again(self, attention: list, mlp: list, recompute: str) -> list:
+        """What runs again of both halves before the backward pass."""
         if recompute == "full":
-            return (
-                self.small("recompute", False)
-                + first
-                + (last[: _last_matmul(last)] if self.stack.early_stop else last)
-            )
-        return [
-            item
-            for module in self.stack.selective * (recompute == "selective")
-            for item in self.module(module, first, last)
-        ]
+            needed = mlp[: _last_matmul(mlp)] if self.stack.early_stop else mlp
+            return self.small("recompute", False) + attention + needed
+        modules = self.stack.selective if recompute == "selective" else ()
+        return [item for module in modules for item in self.module(module, attention, mlp)]
 
-    def module(self, name: str, first: list, last: list) -> list:
+    def module(self, name: str, attention: list, mlp: list) -> list:
         """What one module of selective recomputation runs again; nothing where the layer has none."""
-        experts = any(isinstance(item, CollectiveOp) and item.group == "ep" for item in last)
+        experts = any(isinstance(item, CollectiveOp) and item.group == "ep" for item in mlp)
         if name == "moe_act":
             return [self.expert_activation(False)] if experts else []
         if name == "mla_up_proj":
             return [*self.from_ranks(), *self.rotary(False)] if self.shape.latent else []
         if name in ("mlp", "moe"):
-            return last[len(self.norms_before(MLP, False)) : -1] if experts == (name == "moe") else []
+            return mlp[len(self.norms_before(MLP, False)) : -1] if experts == (name == "moe") else []
         norms = [norm for half in (ATTENTION, MLP) for norm in self.norms_before(half, False)]
         return {
             "core_attn": self.core_again,
             "layernorm": lambda: norms,
-            "half": lambda: self.every_second(first + last),
+            "half": lambda: self.every_second(attention + mlp),
         }[name]()
 
     def every_second(self, items: list) -> list:
