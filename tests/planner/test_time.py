@@ -143,7 +143,7 @@ def test_two_all_reduces_a_pass_become_two_gathers_and_two_scatters_of_the_same_
 @pytest.mark.parametrize("ep", [1, 4, 16])
 def test_in_balance_every_rank_multiplies_as_many_routed_rows_whatever_ep(ep):
     layer = lists(MIXTURE, "megatron-core", ep=ep)
-    grouped = layer.grouped("up", "forward")
+    grouped = layer.grouped("forward")[0]
     # rows, top_k, hidden, gate and up of 512
     assert grouped.flops == pytest.approx(2 * 2048 * 4 * 1024 * 2 * 512)
     assert grouped.kernels == 16 / ep

@@ -17,7 +17,7 @@ from ndparallel.planner.dispatchers import DISPATCHERS, Dispatcher
 from ndparallel.planner.layers.dispatch_time import distinct
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Start, Wait
 from ndparallel.planner.layers.parts import MLP, LayerParts, matmul_shape
-from ndparallel.planner.models.shape import Experts
+from ndparallel.planner.models.shape import Experts, Linear
 
 COUNT = 4  # bytes of a number of rows
 
@@ -220,7 +220,7 @@ class ExpertLists(LayerParts):
     def inner(self, backward: bool) -> list[Operation]:
         """The rank's experts: each kernel once for all of them, or for one after another."""
         side = "dgrad" if backward else "forward"
-        up, down = self.grouped("up", side), self.grouped("down", side)
+        up, down = self.grouped(side)
         middle = [] if self.stack.fused_experts else [self.expert_activation(backward)]
         one = [down, *middle, up] if backward else [up, *middle, down]
         return [kernel for kernel in one for _ in range(self.turns)]
@@ -234,33 +234,26 @@ class ExpertLists(LayerParts):
         return self.activation(rows * self.expert_ffn, backward)
 
     def experts_weights(self) -> list:
-        up, down = self.grouped("up", "wgrad"), self.grouped("down", "wgrad")
+        up, down = self.grouped("wgrad")
         shared = self.weights(self.shared_matrices())
         if not self.stack.in_order:
             return [up, down, *shared]
         routers = self.routers("wgrad") if self.stack.routing_in_full else []
         return [*routers, *shared, *[down] * self.turns, *[up] * self.turns]
 
-    def grouped(self, which: str, side: str) -> Operation:
-        """One matrix of all the rank's experts: as many products as there are experts on the rank, and as
-        many launches, or one. Where experts are multiplied in turn, of one of them."""
-        experts = self.local_experts
-        up, down = self.shape.mlp(self.expert_ffn)
-        matrix, rows = up if which == "up" else down, self.received / experts
-        m, n, k = matmul_shape(side, rows, matrix.inputs, matrix.outputs)
-        products = 1 if self.stack.experts_in_turn else experts
-        one = self.matmul(
-            f"experts {matrix.name} {side}",
-            m,
-            n,
-            k,
-            self.share.linear_dtype,
-            products,
-            side == "wgrad" and self.stack.accumulates,
-        )
-        if self.stack.grouped_experts or self.stack.fused_experts:
-            return one
-        return one._replace(kernels=products)
+    def grouped(self, side: str) -> list[Operation]:
+        """Both matrices of all the rank's experts, up and down: of each as many products as there are experts
+        on the rank, and as many launches, or one. Where experts are multiplied in turn, of one of them."""
+        return [self.grouped_product(matrix, side) for matrix in self.shape.mlp(self.expert_ffn)]
+
+    def grouped_product(self, matrix: Linear, side: str) -> Operation:
+        products = 1 if self.stack.experts_in_turn else self.local_experts
+        shape = matmul_shape(side, self.received / self.local_experts, matrix.inputs, matrix.outputs)
+        adds = side == "wgrad" and self.stack.accumulates
+        name, dtype = f"experts {matrix.name} {side}", self.share.linear_dtype
+        one = self.matmul(name, *shape, dtype, products, adds)
+        in_one_launch = self.stack.grouped_experts or self.stack.fused_experts
+        return one if in_one_launch else one._replace(kernels=products)
 
     def shared_matrices(self):
         experts = self.moe

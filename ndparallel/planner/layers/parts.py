@@ -334,7 +334,7 @@ class LayerParts:
         return self.share.rows * self.shape.hidden * self.itemsize
 
 
-def matmul_shape(side: str, rows, inputs, outputs) -> tuple:
+def matmul_shape(side: str, rows, inputs, outputs) -> tuple[Any, Any, Any]:
     """(m, n, k) of a matrix's forward, dgrad or wgrad."""
     if side == "wgrad":
         return outputs, inputs, rows
