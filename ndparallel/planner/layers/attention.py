@@ -315,5 +315,5 @@ class AttentionLists(LayerParts):
 
 
 def kernel_of(core: list[Operation]) -> Operation:
-    """What takes longest of the core, beside which keys and values are on their way."""
-    return max(core, key=lambda operation: operation.kind != "elementwise")
+    """The core's first kernel that multiplies, beside which keys and values are on their way."""
+    return next(operation for operation in core if operation.kind != "elementwise")

@@ -138,15 +138,17 @@ def adapter_bytes(lists: LayerLists):
 
 
 def normed_bytes(lists: LayerLists, half: int = ATTENTION):
-    """A half's input and its norm, but what it shares with the other half, and what goes into a second norm;
-    without sequence parallelism every rank keeps all rows, and PyTorch keeps the gathered ones."""
-    shape, again = lists.shape, half == MLP
+    """Bytes of a half's input and of its norm's output, but of what it shares with the other half, and of
+    what goes into a second norm; without sequence parallelism every rank keeps all rows, and PyTorch keeps
+    the gathered ones."""
+    shape, second = lists.shape, half == MLP
     inputs = lists.share.shard * shape.hidden * lists.itemsize
-    own = inputs * (1 - (again and shape.parallel) + (shape.norms == "both"))
-    return own + gathered_bytes(lists) * (1 - (again and shape.norms == "shared"))
+    own = inputs * (1 - (second and shape.parallel) + (shape.norms == "both"))
+    return own + gathered_bytes(lists) * (1 - (second and shape.norms == "shared"))
 
 
 def gathered_bytes(lists: LayerLists):
+    """Bytes of what goes into a half's first matrix: of the shard, where software keeps that alone."""
     stack = lists.stack
     keeps_shards = stack.keeps_shards or stack.regathers or stack.tp_overlap == "products"
     rows = lists.share.shard if keeps_shards else lists.share.rows
