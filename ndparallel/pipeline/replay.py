@@ -49,6 +49,11 @@ class Ends(NamedTuple):
     complete: list[float]
     reduced: list[float]
 
+    @property
+    def longest_span(self) -> float:
+        """The most seconds of a rank from its own first start to its own last end."""
+        return max(end - start for start, end in zip(self.start, self.end))
+
     def later(self, seconds: float) -> "Ends":
         """The same, with so many seconds more behind each rank's first step, where nothing is reduced."""
         end, complete = ([moment + seconds for moment in moments] for moments in (self.end, self.complete))

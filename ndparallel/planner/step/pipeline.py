@@ -100,7 +100,7 @@ class PipelineTimer(ScheduleTimer):
         return None if whole is None else seconds_of_column(whole)
 
     @cached_property
-    def stands(self) -> float:
+    def standing(self) -> float:
         """Seconds that a rank stands still while a message passes."""
         return 0.0 if overlaps_messages(self.work) else float(sum(self.work.messages()))
 
@@ -112,10 +112,10 @@ class PipelineTimer(ScheduleTimer):
             return replace(self.silent, latency=latency, wire=wire)
         forward, inputs, weights = self.by_stage
         return Work(
-            [seconds + self.stands for seconds in forward],
-            [seconds + self.stands for seconds in inputs],
+            [seconds + self.standing for seconds in forward],
+            [seconds + self.standing for seconds in inputs],
             weights,
-            fused={pair: seconds + 2 * self.stands for pair, seconds in self.by_pair.items()},
+            fused={pair: seconds + 2 * self.standing for pair, seconds in self.by_pair.items()},
         )
 
     @cached_property
@@ -131,7 +131,7 @@ class PipelineTimer(ScheduleTimer):
             backward=whole and [seconds + lost for seconds, lost in zip(whole, slower)],
             backward_weight=[seconds + lost for seconds, lost in zip(weights, slower)],
             fused={
-                pair: seconds + 2 * self.stands + slower[pair[1]] for pair, seconds in self.by_pair.items()
+                pair: seconds + 2 * self.standing + slower[pair[1]] for pair, seconds in self.by_pair.items()
             },
             reductions=reductions,
         )
@@ -154,13 +154,13 @@ class PipelineTimer(ScheduleTimer):
         if not self.plan.recipe.is_searched:
             return self.ends_after_rounds(durations)
         ends = ends_by_rounds(self.whole, durations)
-        longest = max(end - start for start, end in zip(ends.start, ends.end))
-        later = [longest - end for end in ends.end]
+        span = ends.longest_span
+        later = [span - end for end in ends.end]
         complete = [
             moment + later[self.plan.layout.rank(stage)] for stage, moment in enumerate(ends.complete)
         ]
         reduced = [moment + wait for moment, wait in zip(ends.reduced, later)]
-        return Ends(ends.start, [longest] * self.plan.pp, complete, reduced)
+        return Ends(ends.start, [span] * self.plan.pp, complete, reduced)
 
     # ---- 3. the rank that is done last
 
@@ -223,18 +223,18 @@ class PipelineTimer(ScheduleTimer):
         as busy wait for one another, and is timed."""
         busiest = max(self.work_by_rank)
         if self.plan.recipe.is_searched:
-            ends = ends_by_rounds(self.whole, self.silent)
-            return max(end - start for start, end in zip(ends.start, ends.end)), busiest
-        if not self.unlike_stages:  # the shortest step that leaves whole rounds
-            whole = min(self.microbatches, self.per_round + self.microbatches % self.per_round)
-            first = 1 if self.last_never_waits else whole
-            end = self.replay(first).ends(self.silent).end[self.last]
-            return end + (self.microbatches - first) * busiest, busiest
+            return ends_by_rounds(self.whole, self.silent).longest_span, busiest
+        if not self.unlike_stages:
+            # of as few microbatches as leave whole rounds
+            few = min(self.microbatches, self.per_round + self.microbatches % self.per_round)
+            timed = 1 if self.last_never_waits else few
+            end = self.replay(timed).ends(self.silent).end[self.last]
+            return end + (self.microbatches - timed) * busiest, busiest
         if paced := self.paced(self.silent):
             return paced[0].end[self.last], paced[1]
-        few, more, rounds = self.rounds
-        more = more if rounds else self.replay(self.microbatches + self.per_round)
-        before, after = (replay.ends(self.silent).end[self.last] for replay in (few, more))
+        shorter, longer, rounds = self.rounds
+        longer = longer if rounds else self.replay(self.microbatches + self.per_round)
+        before, after = (replay.ends(self.silent).end[self.last] for replay in (shorter, longer))
         pace = max(busiest, (after - before) / self.per_round)
         return before + rounds * self.per_round * pace, pace
 
