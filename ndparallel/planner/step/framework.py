@@ -73,7 +73,7 @@ class FrameworkWorkload:
 
     pricing: Pricing
     layers: tuple[int, ...] = ()  # of every stage; none: split evenly
-    kinds_seen: dict[str, BucketCost] = field(default_factory=dict)
+    buckets_seen: dict[str, BucketCost] = field(default_factory=dict)
     tails_seen: dict[tuple[tuple[str, ...], ...], float] = field(default_factory=dict)
     passes_seen: dict[str, tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown]] = field(default_factory=dict)
 
@@ -111,7 +111,7 @@ class FrameworkWorkload:
         return self.passes_seen[kind]
 
     def unit_cost(self, kind: str) -> UnitCost:
-        """A unit's passes, of which nobody asks here in which order their items are."""
+        """A unit's passes as sums; pipeline_journal.py has them item by item, in the program's order."""
         forward, inputs, weights = self.passes(kind)
         return UnitCost([forward.plain], [(inputs + weights).plain], [weights.plain])
 
@@ -120,29 +120,23 @@ class FrameworkWorkload:
         return [self.bucket(kind) for kind in reversed(self.kinds[stage])]
 
     def bucket(self, kind: str) -> BucketCost:
-        """One unit's; all of a kind are the same."""
-        if kind not in self.kinds_seen:
-            self.kinds_seen[kind] = self.make_bucket(kind)
-        return self.kinds_seen[kind]
+        """The bucket of a unit; all units of a kind have the same one."""
+        if kind not in self.buckets_seen:
+            self.buckets_seen[kind] = self.make_bucket(kind)
+        return self.buckets_seen[kind]
 
     def make_bucket(self, kind: str) -> BucketCost:
         trained = trained_of(self.job, self.plan, kind)
         gathered, made = copies_of_shards(self.pricing, kind)
         own = self.unit_cost(kind)
         unit = UnitCost([*gathered, *own.forward], [*gathered, *made, *own.backward], own.weights)
-        sharded = self.plan.zero > 0
-        reduce = self.exchanges(
-            "gradients", "reduce_scatter" if sharded else "all_reduce", trained, self.job.gradient_bytes
-        )
-        return BucketCost(
-            [unit],
-            reduce,
-            self.exchanges("weights", "all_gather", self.gathered(kind), itemsize(self.job.stack.dtype))
-            if sharded
-            else [],
-        )
+        collective = "reduce_scatter" if self.plan.zero else "all_reduce"
+        reduce = self.exchanges("gradients", collective, trained, self.job.gradient_bytes)
+        elements, size = self.gathered_elements(kind), itemsize(self.job.stack.dtype)
+        gather = self.exchanges("weights", "all_gather", elements, size) if self.plan.zero else []
+        return BucketCost([unit], reduce, gather)
 
-    def gathered(self, kind: str) -> tuple[Any, Any]:
+    def gathered_elements(self, kind: str) -> tuple[Any, Any]:
         """Parameters of a unit that ZeRO gathers, in numbers of 16 bits: from FSDP's shards all, else those
         that were stepped, cast where they are kept so alone."""
         if self.job.adapters and self.plan.zero < 3:
@@ -152,8 +146,9 @@ class FrameworkWorkload:
     def exchanges(
         self, name: str, collective: str, elements: tuple[Any, Any], size: int
     ) -> list[CollectiveOp]:
-        """Over dp what its ranks share; over fewer ranks the experts; nothing over one. A layer of weights
-        may take several. Where there are replicas, they sum what their shards have summed."""
+        """The collectives of a unit's gradients, or weights: one over dp of what all its ranks hold, or for a
+        layer of ZeRO-3 several; one of the experts, over the ranks that hold the same ones. Replicas of
+        shards then sum what the shards have summed. A group of one rank has none."""
         shared, experts = elements
         group, parts = ("shards", self.job.stack.collectives_per_layer) if self.plan.zero == 3 else ("dp", 1)
         named = [
@@ -196,7 +191,7 @@ class FrameworkWorkload:
         return [forward + self.shared_amax, inputs + self.shared_amax, weights]
 
     def adding(self, kinds: Sequence[str]) -> TimeBreakdown:
-        """What a pipeline of FSDP adds to gradients that stay whole, for each microbatch."""
+        """Seconds in which a pipeline of FSDP adds each microbatch's gradients to those that stay whole."""
         made = {kind: copies_of_shards(self.pricing, kind)[1] for kind in {*kinds}}
         seconds = {kind: [*map(self.pricing.seconds, items)] for kind, items in made.items()}
         return TimeBreakdown(compute=sum(each for kind in kinds for each in seconds[kind]))
@@ -289,7 +284,7 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
     gradients on their way down and weights on their way up, and a host has the parameters of all its GPUs."""
     job, mine = pricing.job, owned(pricing, shared, experts)
     if "optimizer" not in job.offload:
-        gradients = whole_gradients(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
+        gradients = zero_and_divide(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
         return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients))
     on_host = smaller(pricing.plan.gpus, host_size(job.hardware))
     return (
@@ -312,8 +307,8 @@ def moving(name: str, parameters: Any, size: Any) -> Operation:
     return Operation(name, "elementwise", (parameters,), "float32", 0, parameters * size)
 
 
-def whole_gradients(pricing: Pricing, mine) -> list[Operation]:
-    """Gradients that stay, shards of them from ZeRO-2 on, are zeroed, and divided by dp
+def zero_and_divide(pricing: Pricing, mine) -> list[Operation]:
+    """What is done to gradients that stay, shards of them from ZeRO-2 on: they are zeroed, and divided by dp
     (megatron/core/distributed/param_and_grad_buffer.py, reset and start_grad_sync)."""
     job, several = pricing.job, pricing.groups.dp.ranks > 1
     if not job.stack.accumulates:
@@ -332,7 +327,7 @@ def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
     else:
         own = [moving(one.name, mine, one.moved - spared(job) * (one == ADAM)) for one in kernels]
     held = mine if pricing.plan.zero >= 2 else shared + experts
-    return [*whole_gradients(pricing, held), *own]
+    return [*zero_and_divide(pricing, held), *own]
 
 
 def owned(pricing: Pricing, shared, experts):
