@@ -29,7 +29,17 @@ from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.checker import GIVES, explain, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
-from ndparallel.pipeline.steps import Durations, Reduced, ReplayClocks, Step, Waits, run
+from ndparallel.pipeline.steps import (
+    KIND,
+    OUT_LINE,
+    SENDER,
+    Durations,
+    Reduced,
+    ReplayClocks,
+    Step,
+    Waits,
+    run,
+)
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.pipeline.work import Work, checked_seconds
 
@@ -84,8 +94,10 @@ class Replay:
         return clocks
 
     def ends_of(self, clocks: ReplayClocks, durations: Durations) -> Ends:
-        first, last, complete = ([clocks.ends[step] for step in steps] for steps in self.places)
-        start = [end - durations.by_kind[self.steps[step - 1][1]] for end, step in zip(first, self.places[0])]
+        """The ends that the clocks show behind the last step."""
+        first, last, complete = ([clocks.ends[step] for step in steps] for steps in self.timed_steps)
+        kinds = [self.steps[step - 1][KIND] for step in self.timed_steps[0]]
+        start = [end - durations.by_kind[kind] for end, kind in zip(first, kinds)]
         return Ends(start, last, complete, clocks.reducing)
 
     @property
@@ -96,7 +108,7 @@ class Replay:
     @cached_property
     def waits(self) -> Waits:
         """What each step waits for."""
-        kinds, senders = ([step[place] for step in self.steps] for place in (1, 2))
+        kinds, senders = ([step[place] for step in self.steps] for place in (KIND, SENDER))
         before, last = [], [0] * self.schedule.ranks
         for number, (rank, _, sender, *_) in enumerate(self.steps, 1):
             before.append(last[rank] or sender)
@@ -207,11 +219,11 @@ class Replay:
         received: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for receiver, (_, _, sender, line, *_) in enumerate(steps := self.steps, 1):
             if sender:
-                sent[steps[sender - 1][5]].append((sender, receiver))
+                sent[steps[sender - 1][OUT_LINE]].append((sender, receiver))
                 received[line].append((sender, receiver))
         in_order, lines = [*map(sorted, sent.values())], []
         for messages in received.values():
-            ends = [{steps[number - 1][1] for number in numbers} for numbers in zip(*messages)]
+            ends = [{steps[number - 1][KIND] for number in numbers} for numbers in zip(*messages)]
             lines.append(ends if messages in in_order else [ends[0] | ends[1]])
         return lines
 
@@ -228,8 +240,9 @@ class Replay:
         return [*chain(*latencies), 0.0], [*chain(*wires), 0.0]
 
     @cached_property
-    def places(self) -> tuple[list[int], list[int], list[int]]:
-        """Every rank's first and last step, and the one that completes each stage."""
+    def timed_steps(self) -> tuple[list[int], list[int], list[int]]:
+        """The steps that `Ends` are of: every rank's first and last one, and that which completes each
+        stage."""
         lists = self.schedule.actions
         complete = {action[1]: action for actions in lists for action in actions if action[0] in "BW"}
         first, last, completing = (

@@ -49,12 +49,12 @@ def round_seconds(few: Replay, more: Replay, work: Work, rounds: int = 1) -> tup
         return None
     clocks = few.clocks(durations)
     before, after = ([clocks.ends[step] for step in steps] for steps in zip(*compared))
-    seconds = shift(before, after)
+    seconds = delay_of_all(before, after)
     return None if seconds is None else (few.ends_of(clocks, durations), seconds)
 
 
-def shift(before: list[float], after: list[float]) -> float | None:
-    """Seconds by which all moments are later; None where they differ."""
+def delay_of_all(before: list[float], after: list[float]) -> float | None:
+    """Seconds by which all moments are later; None where these differ from one another."""
     seconds = after[0] - before[0]
     same = all(isclose(later, moment + seconds, rel_tol=SAME) for moment, later in zip(before, after))
     return seconds if same else None

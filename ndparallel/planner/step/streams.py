@@ -129,7 +129,7 @@ class StreamClock:
         self.lines: dict[str, Any] = {}  # when each communication stream is free
         # until when a collective slows compute, and what it counts as
         self.under_way, self.slowed_by = 0.0, ""
-        self.incoming: dict[str, Any] = {}  # when its incoming line is, of streams that shift
+        self.incoming: dict[str, Any] = {}  # when the incoming line of each is, where blocks are shifted
         # of what was started and not yet waited for, by stream and name
         self.ends: dict[tuple[str, str], deque] = defaultdict(deque)
 
@@ -237,7 +237,7 @@ class StreamClock:
             self.spent = TimeBreakdown()
             yield
             if self.machine.alike and self.trace is None and same(found, self.in_flight()):
-                self.shift(left * (self.now - start))
+                self.let_pass(left * (self.now - start))
                 self.spent = before + self.spent.times(1 + left)
                 return
             self.spent = before + self.spent
@@ -252,7 +252,7 @@ class StreamClock:
         moments = self.lines | waited_for | {("slowed", self.slowed_by): self.under_way}
         return {what: moment - self.now for what, moment in moments.items() if moment > self.now}
 
-    def shift(self, seconds: float) -> None:
+    def let_pass(self, seconds: float) -> None:
         """Let time pass in which nothing changes: what is under way goes on to be."""
         self.now, self.under_way = self.now + seconds, self.under_way + seconds
         self.lines = {line: free + seconds for line, free in self.lines.items()}
