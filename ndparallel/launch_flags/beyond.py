@@ -61,7 +61,8 @@ BEYOND = {
     "--use-tp-pp-dp-mapping": ORDER,
     "--outer-dp-sharding-strategy": "replicas of a shard keep an optimizer each",
 }
-BUT = {  # words that the planner does assume, flag by flag
+# flag by flag the words that the planner does assume, and what it assumes in place of any other
+ASSUMED_WORDS = {
     "--fp8-recipe": (tuple(FP8_RECIPES), "priced with delayed scales"),
     "--fp4-recipe": (tuple(FP4_RECIPES), "priced as nvfp4"),
     "--optimizer": (("adam",), ADAM),

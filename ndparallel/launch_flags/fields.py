@@ -121,8 +121,8 @@ KEYS_TRAVEL = {"ring": "", "all-gather": "--cp-comm-type all_gather"}
 PARTS_BESIDE = "--tp-comm-overlap"
 GRADIENTS_BESIDE = "--overlap-grad-reduce"
 WEIGHTS_BESIDE = "--overlap-param-gather"
-BESIDE = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute"
-NOT_BESIDE = "--no-overlap-p2p-communication"
+ROWS_BESIDE = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute"
+MESSAGES_NOT_BESIDE = "--no-overlap-p2p-communication"
 SEQUENCE_PARALLEL = "--sequence-parallel"
 RECOMPUTE = {
     "none": "",

@@ -18,7 +18,7 @@ Meaning = TypeVar("Meaning")
 
 
 @dataclass
-class Given:
+class GivenFlags:
     """Flags with their values; `repeated` are those whose values before the last were passed over, `unknown`
     those that Megatron-Core does not have and `translated` those of forks, `used` those that were asked for,
     `defaults` what Megatron does about those that are missing. A flag that nobody asks for may have any
@@ -106,9 +106,9 @@ class Given:
         return [flag for flag in self.flags if flag not in self.used]
 
 
-def given(words: Sequence[str]) -> Given:
+def given_flags(words: Sequence[str]) -> GivenFlags:
     """Sort a command's words by its flags; of one that is given twice the last counts, as in argparse."""
-    found = Given({})
+    found = GivenFlags({})
     words = with_defaults(words)
     for flag, values in pairs(words):
         if known := translated(flag, values, "--deepspeed" in words):

@@ -340,8 +340,8 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield fields.PARTS_BESIDE if stack.tp_overlap == "all" and plan.tp > 1 else ""
     yield fields.GRADIENTS_BESIDE if stack.dp_overlap else ""
     yield fields.WEIGHTS_BESIDE if stack.dp_overlap and stack.gathers_first and plan.zero else ""
-    yield "" if stack.pp_overlap else fields.NOT_BESIDE
-    yield fields.BESIDE if plan.sends_rows_beside(job.stack) else ""
+    yield "" if stack.pp_overlap else fields.MESSAGES_NOT_BESIDE
+    yield fields.ROWS_BESIDE if plan.sends_rows_beside(job.stack) else ""
 
 
 def refuse_other_software(stack: Stack) -> None:

@@ -8,7 +8,7 @@ Limit  YaRN only with multi-head latent attention; other scalings than Llama 3's
 from collections.abc import Iterator
 from typing import Any
 
-from ndparallel.launch_flags.given import Given
+from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.planner.models.constants import Constants
 from ndparallel.planner.models.shape import ModelShape
 
@@ -102,7 +102,7 @@ def plain(value: Any) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def constants_from(flags: Given) -> Constants:
+def constants_from(flags: GivenFlags) -> Constants:
     """The constants that a command line gives."""
     numbers: dict[str, Any] = {
         name: flags.fraction(flag)
@@ -118,7 +118,7 @@ def constants_from(flags: Given) -> Constants:
     )
 
 
-def scaling_from(flags: Given) -> tuple[tuple[str, Any], ...]:
+def scaling_from(flags: GivenFlags) -> tuple[tuple[str, Any], ...]:
     if flags.text("--rope-type") == "yarn":
         given = [(key, flags.text(flag)) for key, flag in YARN.items()]
         return (("type", "yarn"), *((key, float(text)) for key, text in given if text and is_number(text)))

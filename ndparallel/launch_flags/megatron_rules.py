@@ -46,12 +46,9 @@ def never(what: str, instead: str, breaks: Callable[[TrainingJob, Plan], Any]) -
     return LaunchRule(breaks, lambda job, plan: no_flags_for(what, instead))
 
 
-BESIDE = "rows beside another microbatch's compute"
-
-
 def never_beside(what: str, instead: str, breaks: Callable[[TrainingJob, Plan], Any]) -> LaunchRule:
     return never(
-        f"{BESIDE} {what}",
+        f"rows beside another microbatch's compute {what}",
         instead,
         lambda job, plan: plan.sends_rows_beside(job.stack) & breaks(job, plan),
     )
@@ -120,7 +117,8 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
     ),
 )
 
-AWARE = (  # OptimizerConfig.__post_init__ in megatron/core/optimizer/optimizer_config.py, and validate_args
+# OptimizerConfig.__post_init__ in megatron/core/optimizer/optimizer_config.py, and validate_args
+OPTIMIZERS = (
     never(
         "moments in 16 bits, or an optimizer on the host, without ZeRO-1",
         "take --zero 1",
@@ -176,5 +174,5 @@ RULES = (
     ),
     *PAIRED,
     *GRAPHED,
-    *AWARE,
+    *OPTIMIZERS,
 )

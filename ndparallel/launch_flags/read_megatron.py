@@ -19,9 +19,9 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT
+from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ASSUMED_WORDS, BEYOND
 from ndparallel.launch_flags.frozen import megatron_flags, release
-from ndparallel.launch_flags.given import Given, given, unknown_sentence
+from ndparallel.launch_flags.given import GivenFlags, given_flags, unknown_sentence
 from ndparallel.launch_flags.invocation import Example, example_of, scheduled
 from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.megatron_rules import precision_aware
@@ -87,7 +87,7 @@ def line_of(said: str, text: str) -> str:
 
 def reading(script: Script, hardware: Hardware, gpus: int | None, vocab: int | None) -> Reading:
     launcher, words = command_of(script)
-    flags = given(words)
+    flags = given_flags(words)
     for flag in ANOTHER_MODEL:
         if flags.has(flag):
             raise UserError(f"{flag} makes another model than the planner's layers: it cannot be priced.")
@@ -99,7 +99,7 @@ def reading(script: Script, hardware: Hardware, gpus: int | None, vocab: int | N
     return Reading(job, plan, tuple(notes(flags, script, job, plan)))
 
 
-def refuse_unknown_branches(flags: Given, script: Script) -> None:
+def refuse_unknown_branches(flags: GivenFlags, script: Script) -> None:
     """Raise UserError where a word of the command may be flags that decide the plan."""
     for word in flags.unknown:
         name = word.strip('"${}')
@@ -154,7 +154,7 @@ def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
 # ---------------------------------------------------------------------------------------------------- the job
 
 
-def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) -> TrainingJob:
+def job_from(flags: GivenFlags, shape: ModelShape, hardware: Hardware, plan: Plan) -> TrainingJob:
     each_step = plan.dp * plan.micro_batch
     batch = flags.number(
         "--global-batch-size", each_step, f"{each_step} (one microbatch on each data-parallel rank)"
@@ -162,11 +162,7 @@ def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) ->
     flags.one_of({"--bf16": "bf16", "--fp16": "fp16"}, "bf16")
     if not flags.has("--bf16") and not flags.has("--fp16"):
         flags.assume("--bf16", "float32, which is priced as bf16")
-    capacity = (
-        flags.fraction("--moe-expert-capacity-factor")
-        if flags.has("--moe-expert-capacity-factor") and shape.experts
-        else None
-    )
+    capacity = flags.fraction(fields.CAPACITY) if flags.has(fields.CAPACITY) and shape.experts else None
     stack = stack_from(flags, shape, plan)
     return TrainingJob(
         shape,
@@ -181,7 +177,7 @@ def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) ->
     )
 
 
-def dtype_from(flags: Given) -> str:
+def dtype_from(flags: GivenFlags) -> str:
     """The type of the layers' matmuls; where a recipe is a class of the reader's own, Megatron's default."""
     recipes = {"fp8": fields.FP8_RECIPES, "fp4": fields.FP4_RECIPES}
     bits = flags.one_of({"--fp8-format": "fp8", "--fp4-format": "fp4"}, "bf16")
@@ -192,13 +188,13 @@ def dtype_from(flags: Given) -> str:
     return recipes[bits].get(recipe, recipes[bits][usual])
 
 
-def moments_from(flags: Given) -> str:
+def moments_from(flags: GivenFlags) -> str:
     """What both moments are kept in, where that is one of the planner's; else float32."""
     first, second = (flags.text(flag) for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"))
     return "bf16" if flags.has(fields.AWARE) and first == second == "bf16" else "fp32"
 
 
-def on_host(flags: Given) -> bool:
+def on_host(flags: GivenFlags) -> bool:
     """Whether the whole optimizer is on the host, and not a fraction of it."""
     share = flags.fraction(fields.HOST_SHARE) if flags.has(fields.HOST_SHARE) else 1
     return flags.has(fields.ON_HOST) and share == 1
@@ -209,18 +205,16 @@ def capacity_of(factor: float | None) -> float | None:
     if factor is None or factor < 0:
         return None
     if not 0 < factor < float("inf"):
-        raise UserError(
-            f"--moe-expert-capacity-factor {factor:g}: an expert takes something; give a number above 0."
-        )
+        raise UserError(f"{fields.CAPACITY} {factor:g}: an expert takes something; give a number above 0.")
     return factor
 
 
-def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
-    base = NEMO if flags.has("--tp-comm-overlap") else MEGATRON_CORE
+def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
+    base = NEMO if flags.has(fields.PARTS_BESIDE) else MEGATRON_CORE
     attention = flags.word("--attention-backend", "auto", BACKENDS)
     if flags.has("--use-flash-attn"):
         attention = "flash2"
-    reduces, gathers = flags.has("--overlap-grad-reduce"), flags.has("--overlap-param-gather")
+    reduces, gathers = flags.has(fields.GRADIENTS_BESIDE), flags.has(fields.WEIGHTS_BESIDE)
     return replace(
         base,
         attention=attention,
@@ -234,7 +228,7 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         gathers_first=gathers if plan.zero else reduces,
         prefetch=gathers if plan.zero == 3 else reduces,
         cp_gathers=flags.text("--cp-comm-type") in ("all_gather", "allgather"),
-        pp_overlap=not flags.has("--no-overlap-p2p-communication"),
+        pp_overlap=not flags.has(fields.MESSAGES_NOT_BESIDE),
         dispatcher=dispatcher_from(flags) if shape.experts and plan.ep > 1 else base.dispatcher,
         hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
         graphs=graphs_from(flags),
@@ -243,7 +237,7 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
     )
 
 
-def vocabulary_multiple_from(flags: Given, base: Stack) -> int:
+def vocabulary_multiple_from(flags: GivenFlags, base: Stack) -> int:
     """What a rank's part of the vocabulary is a multiple of; 1 where the whole was padded by hand."""
     if flags.has("--padded-vocab-size"):
         flags.heed(fields.MULTIPLE)
@@ -251,7 +245,7 @@ def vocabulary_multiple_from(flags: Given, base: Stack) -> int:
     return max(1, flags.number(fields.MULTIPLE)) if flags.has(fields.MULTIPLE) else base.vocabulary_multiple
 
 
-def gradient_bytes_from(flags: Given) -> int:
+def gradient_bytes_from(flags: GivenFlags) -> int:
     """Bytes of a gradient as it is added up and reduced; Megatron-FSDP's own choice is the weights' type
     (_resolve_group_grad_dtype in megatron_fsdp/param_and_grad_buffer.py)."""
     of_others = 2 if flags.has("--grad-reduce-in-bf16") else 4
@@ -262,7 +256,7 @@ def gradient_bytes_from(flags: Given) -> int:
     return flags.word(fields.FSDP_GRADIENTS, "auto", {"auto": 2, "fp16": 2, **fields.FSDP_GRADIENT_BYTES})
 
 
-def cast_weights_from(flags: Given, base: Stack) -> tuple[str, ...]:
+def cast_weights_from(flags: GivenFlags, base: Stack) -> tuple[str, ...]:
     """Types in which weights are kept alone; it matters in fp8 only."""
     alone = flags.has("--fp8-param-gather")
     flags.heed("--reuse-grad-buf-for-mxfp8-param-ag")
@@ -271,7 +265,7 @@ def cast_weights_from(flags: Given, base: Stack) -> tuple[str, ...]:
     return FP8_PARAM_GATHER if alone else ()
 
 
-def dropout_from(flags: Given) -> bool:
+def dropout_from(flags: GivenFlags) -> bool:
     """Megatron's own rate is 0.1."""
     flags.heed("--attention-dropout")
     if flags.has("--hidden-dropout"):
@@ -280,7 +274,7 @@ def dropout_from(flags: Given) -> bool:
     return True
 
 
-def dispatcher_from(flags: Given) -> str:
+def dispatcher_from(flags: GivenFlags) -> str:
     """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones."""
     flags.heed("--moe-router-dtype")
     kind, backend = flags.text("--moe-token-dispatcher-type"), flags.text("--moe-flex-dispatcher-backend")
@@ -290,13 +284,13 @@ def dispatcher_from(flags: Given) -> str:
     return named if named in fields.DISPATCHERS else "alltoall"
 
 
-def hides_dispatch(flags: Given) -> bool:
-    beside, delayed = fields.BESIDE.split()
+def hides_dispatch(flags: GivenFlags) -> bool:
+    beside, delayed = fields.ROWS_BESIDE.split()
     flags.heed(delayed)
     return flags.has(beside)
 
 
-def graphs_from(flags: Given) -> str:
+def graphs_from(flags: GivenFlags) -> str:
     """What CUDA graphs hold; "" also for what the planner does not know."""
     older = {"--enable-cuda-graph": "local", "--external-cuda-graph": "transformer_engine"}
     kind = flags.one_of(older, flags.text("--cuda-graph-impl") or "none")
@@ -321,7 +315,7 @@ def example_notes(example: Example) -> Iterator[str]:
         )
 
 
-def notes(flags: Given, script: Script, job: TrainingJob, plan: Plan) -> Iterator[str]:
+def notes(flags: GivenFlags, script: Script, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
     if flags.repeated:
         yield f"Given twice, and the last counts: {', '.join(flags.repeated)}."
@@ -337,16 +331,16 @@ def notes(flags: Given, script: Script, job: TrainingJob, plan: Plan) -> Iterato
     yield from beyond(flags, job, plan)
     if flags.defaults:
         yield f"Not given, so as {release('megatron')} has it: {'; '.join(flags.defaults)}."
-    if passed := [flag for flag in flags.unused if flag not in BEYOND and flag not in BUT]:
+    if passed := [flag for flag in flags.unused if flag not in BEYOND and flag not in ASSUMED_WORDS]:
         yield f"Passed over, for no plan depends on them: {', '.join(passed)}."
 
 
-def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
+def beyond(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What the command line asks for and the planner does not model."""
     for flag, instead in BEYOND.items():
         if flag in flags.flags and not is_modelled(flag, job, plan):
             yield f"{flag} is not modelled: {instead}."
-    for flag, (words, instead) in BUT.items():
+    for flag, (words, instead) in ASSUMED_WORDS.items():
         if " ".join(flags.flags.get(flag, words[:1])) not in words and not is_modelled(flag, job, plan):
             yield f"{flag} {' '.join(flags.flags[flag])[:40]} is not modelled: {instead}."
     if job.shape.experts and plan.tp > 1 and "--expert-tensor-parallel-size" not in flags.flags:
@@ -357,14 +351,14 @@ def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from beyond_groups(flags, job, plan)
     if plan.recompute == "full" and not plan.recompute_layers and flags.number("--recompute-num-layers") > 1:
         yield "--recompute-method uniform is of one layer at a time here, whatever --recompute-num-layers."
-    if others := set((flags.text("--recompute-modules") or "").split()) - {*fields.MODULES}:
+    if others := set((flags.text(fields.RECOMPUTED) or "").split()) - {*fields.MODULES}:
         yield (
             f"--recompute-modules {' '.join(sorted(others))[:60]} is not modelled: it can recompute "
             f"{', '.join(fields.MODULES)}."
         )
 
 
-def beyond_groups(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
+def beyond_groups(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Say which groups of microbatches are taken in place of others that are not modelled."""
     there = flags.has(fields.GROUP)
     stated, group = flags.number(fields.GROUP) if there else plan.pp, group_of(job, plan)

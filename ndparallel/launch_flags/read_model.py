@@ -12,7 +12,7 @@ from dataclasses import replace
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import whole_number
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.given import Given
+from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.launch_flags.megatron_constants import constants_from
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
@@ -41,7 +41,7 @@ TOKENIZERS = {
 LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
 
 
-def shape_from(flags: Given, vocab: int | None) -> ModelShape:
+def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
     """Read the shape of the model. Raises UserError for sizes that are missing or that no model can have."""
     layers, hidden, heads = (flags.number(fields.SIZES[name]) for name in ("layers", "hidden", "heads"))
     activation = flags.one_of(ACTIVATIONS, "gelu")
@@ -86,7 +86,7 @@ def known_name(shape: ModelShape) -> str:
     return next(same, shape.name)
 
 
-def assume_words(flags: Given, activation: str) -> None:
+def assume_words(flags: GivenFlags, activation: str) -> None:
     """Note the architecture that nobody chose."""
     if not flags.has("--normalization"):
         flags.assume("--normalization", "LayerNorm")
@@ -95,7 +95,7 @@ def assume_words(flags: Given, activation: str) -> None:
     flags.heed("--max-position-embeddings", "--use-mcore-models", "--group-query-attention")
 
 
-def position_from(flags: Given) -> str:
+def position_from(flags: GivenFlags) -> str:
     """Read how positions are told. Raises UserError for flags that contradict one another."""
     named = flags.word("--position-embedding-type", "learned_absolute", POSITIONS)
     if flags.has("--use-rotary-position-embeddings"):
@@ -110,21 +110,21 @@ def position_from(flags: Given) -> str:
     return named
 
 
-def ffn_from(flags: Given, hidden: int, activation: str) -> int:
+def ffn_from(flags: GivenFlags, hidden: int, activation: str) -> int:
     """Megatron's own widths: 4 * hidden, or with SwiGLU two thirds of it in whole 64s."""
     return flags.number(
         "--ffn-hidden-size", 4 * hidden if activation != "swiglu" else int(4 * hidden * 2 / 3 / 64) * 64
     )
 
 
-def kv_heads_and_width(flags: Given, hidden: int, heads: int) -> tuple[int, int]:
+def kv_heads_and_width(flags: GivenFlags, hidden: int, heads: int) -> tuple[int, int]:
     """--num-query-groups counts only with --group-query-attention."""
     groups = flags.number("--num-query-groups", 1) if flags.has("--group-query-attention") else heads
     flags.heed("--num-query-groups")
     return groups, flags.number("--kv-channels", head_width(hidden, heads, "--hidden-size"))
 
 
-def vocab_from(flags: Given) -> int:
+def vocab_from(flags: GivenFlags) -> int:
     for flag in ("--padded-vocab-size", "--vocab-size"):
         if flags.has(flag):
             flags.heed("--vocab-size")
@@ -139,7 +139,7 @@ def vocab_from(flags: Given) -> int:
     )
 
 
-def biases_from(flags: Given, norm: str) -> tuple[str, ...]:
+def biases_from(flags: GivenFlags, norm: str) -> tuple[str, ...]:
     shift = ("norm",) if norm == "layernorm" else ()
     if not flags.has("--disable-bias-linear"):
         flags.heed("--add-qkv-bias")
@@ -148,7 +148,7 @@ def biases_from(flags: Given, norm: str) -> tuple[str, ...]:
     return (("qkv",) if flags.has("--add-qkv-bias") else ()) + shift
 
 
-def window_from(flags: Given) -> int:
+def window_from(flags: GivenFlags) -> int:
     """Tokens that a query sees, itself among them: --window-size has those on its left, -1 for all. Raises
     UserError for what is no pair of numbers."""
     text = flags.text(fields.WINDOW)
@@ -160,7 +160,7 @@ def window_from(flags: Given) -> int:
     return int(found[1]) + 1
 
 
-def whole_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
+def whole_layers_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
     """--window-attn-skip-freq is N, for the whole sequence in every N-th layer, or a list of 1 (window) or 0
     by layer."""
     text = flags.text(fields.WINDOWED)
@@ -171,7 +171,7 @@ def whole_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
     return numbered_zeros(kinds, fields.WINDOWED, text, layers)
 
 
-def latent_from(flags: Given) -> LatentAttention:
+def latent_from(flags: GivenFlags) -> LatentAttention:
     flags.heed("--qk-layernorm")
     sizes = {name: flags.number(flag, LATENT_DEFAULTS[name]) for name, flag in fields.LATENT_SIZES.items()}
     return LatentAttention(
@@ -179,7 +179,7 @@ def latent_from(flags: Given) -> LatentAttention:
     )
 
 
-def experts_from(flags: Given, layers: int, ffn: int) -> Experts | None:
+def experts_from(flags: GivenFlags, layers: int, ffn: int) -> Experts | None:
     """Experts are as wide as the dense MLP where --moe-ffn-hidden-size is not given, and top-2."""
     if not flags.has("--num-experts") or (number := flags.number("--num-experts")) < 2:
         return None  # of one expert, Megatron-DeepSpeed's dense layers, a router has nothing to choose
@@ -202,7 +202,7 @@ def experts_from(flags: Given, layers: int, ffn: int) -> Experts | None:
     )
 
 
-def dense_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
+def dense_layers_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
     """--moe-layer-freq is N, for experts in every N-th layer, or a list of 0 or 1 by layer."""
     text = (flags.text("--moe-layer-freq") or "1").strip("\"'")
     kinds = (

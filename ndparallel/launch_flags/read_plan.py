@@ -10,7 +10,7 @@ import re
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.given import Given
+from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape
@@ -23,7 +23,7 @@ SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 LONGEST_LAYOUT = 20_000  # letters
 
 
-def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
+def plan_from(flags: GivenFlags, shape: ModelShape, gpus: int) -> Plan:
     degrees = {
         name: flags.number(flag) if flags.has(flag) else 1
         for name, flag in fields.DEGREES.items()
@@ -45,7 +45,7 @@ def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
         micro_batch=flags.number("--micro-batch-size"),
         zero=zero,
         shards=shards_from(flags, dp * cp) if zero == 3 else 0,
-        sequence_parallel=flags.has("--sequence-parallel") and tp > 1,
+        sequence_parallel=flags.has(fields.SEQUENCE_PARALLEL) and tp > 1,
         recompute=recompute_from(flags),
         recompute_layers=recompute_layers_from(flags),
         recompute_modules=recompute_modules_from(flags),
@@ -54,7 +54,7 @@ def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
     )
 
 
-def chunks_from(flags: Given, shape: ModelShape, pp: int) -> int:
+def chunks_from(flags: GivenFlags, shape: ModelShape, pp: int) -> int:
     """Chunks of a pipeline rank, by any of the three flags that give them. Raises UserError for layers that
     cannot be dealt out."""
     ways = (fields.CHUNKS, fields.LAYOUT, "--num-layers-per-virtual-pipeline-stage")
@@ -91,7 +91,7 @@ def stages_of(layout: str) -> list[int]:
     return [stage.count("t") for stage in text.split("|")]
 
 
-def stage_layers_from(flags: Given, shape: ModelShape, pp: int, chunks: int) -> tuple[int, ...]:
+def stage_layers_from(flags: GivenFlags, shape: ModelShape, pp: int, chunks: int) -> tuple[int, ...]:
     """Return how many layers each stage has, where a layout, or the layers of the first and the last pipeline
     rank, deal them out as nobody else would."""
     text = flags.text(fields.LAYOUT)
@@ -100,7 +100,7 @@ def stage_layers_from(flags: Given, shape: ModelShape, pp: int, chunks: int) -> 
     return () if stages == even else tuple(stages)
 
 
-def stages_of_ranks(flags: Given, layers: int, pp: int, chunks: int) -> list[int]:
+def stages_of_ranks(flags: GivenFlags, layers: int, pp: int, chunks: int) -> list[int]:
     """Layers of each stage where the first or the last pipeline rank has its own number; none where neither
     has. The other ranks share the rest (megatron/core/transformer/transformer_block.py,
     get_num_layers_to_build). Raises UserError where they cannot."""
@@ -125,7 +125,7 @@ def chunks_of(stages: list[int], pp: int) -> int:
     return len(stages) // pp
 
 
-def zero_from(flags: Given) -> int:
+def zero_from(flags: GivenFlags) -> int:
     optimizer, fsdp, torch = map(
         flags.has, ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2")
     )
@@ -140,7 +140,7 @@ def zero_from(flags: Given) -> int:
     return sharding if fsdp else int(optimizer)
 
 
-def shards_from(flags: Given, ranks: int) -> int:
+def shards_from(flags: GivenFlags, ranks: int) -> int:
     replicas = max(1, flags.number(fields.REPLICAS, 1)) if flags.has(fields.REPLICAS) else 1
     if ranks % replicas:
         raise UserError(
@@ -150,7 +150,7 @@ def shards_from(flags: Given, ranks: int) -> int:
     return 0 if replicas == 1 else ranks // replicas
 
 
-def recompute_from(flags: Given) -> str:
+def recompute_from(flags: GivenFlags) -> str:
     named = flags.word("--recompute-granularity", "none", {kind: kind for kind in fields.RECOMPUTE})
     if flags.has("--recompute-activations"):
         if named == "full":
@@ -161,15 +161,15 @@ def recompute_from(flags: Given) -> str:
     return named
 
 
-def recompute_modules_from(flags: Given) -> tuple[str, ...]:
+def recompute_modules_from(flags: GivenFlags) -> tuple[str, ...]:
     """What selective recomputation runs again, of what the planner knows; () where it is Megatron's own."""
-    asked = (flags.text("--recompute-modules") or "").split()
+    asked = (flags.text(fields.RECOMPUTED) or "").split()
     modules = ordered_modules(module for module in asked if module in fields.MODULES)
     own = modules == MEGATRON_CORE.selective or recompute_from(flags) != "selective"
     return () if own else modules
 
 
-def recompute_layers_from(flags: Given) -> int:
+def recompute_layers_from(flags: GivenFlags) -> int:
     """Return how many layers of a stage are recomputed, 0 for all. Raises UserError where Megatron does not
     say either."""
     method = flags.word("--recompute-method", "uniform", {"uniform": "uniform", "block": "block"})

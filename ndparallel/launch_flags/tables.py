@@ -31,9 +31,9 @@ MEGATRON_OTHERS = {
         **fields.FUSED,
         "overlap = tp": f"(its own default; of nemo in parts, {fields.PARTS_BESIDE})",
         "overlap = dp": f"{fields.GRADIENTS_BESIDE} {fields.WEIGHTS_BESIDE}",
-        "overlap without pp": fields.NOT_BESIDE,
+        "overlap without pp": fields.MESSAGES_NOT_BESIDE,
         "overlap = cp": DEFAULT,
-        "overlap = ep": fields.BESIDE,
+        "overlap = ep": fields.ROWS_BESIDE,
     },
     "plan": {
         "dp": "(none: what the other degrees leave)",
