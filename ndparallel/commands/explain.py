@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     passes, found = explained(work, unit), prediction_of(job, work)
     with progress() as announce:
         announce("what ports add that several groups share")
-        found.sharing_seconds  # noqa: B018
+        found.sharing_seconds  # noqa: B018  # computed here, while that is announced
     if arguments.json:
         sharing = {"sharing_seconds": found.sharing_seconds} if found.sharing_seconds else {}
         print_json({"unit": unit, "passes": passes} | sharing)

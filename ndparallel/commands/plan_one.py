@@ -15,7 +15,7 @@ from ndparallel.launch_flags.options import described, launch_script, script_giv
 from ndparallel.planner.describe import headline, parts, sentences, shared_ports
 from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
-from ndparallel.planner.picture import some, timeline_of
+from ndparallel.planner.picture import shown_ranks, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import progress
@@ -31,9 +31,9 @@ def run_one(arguments: argparse.Namespace) -> int:
         found = predict(asked.job, asked.plan)
         if not arguments.emit or arguments.json:
             announce("what ports add that several groups share")
-            found.sharing_seconds  # noqa: B018
+            found.sharing_seconds  # noqa: B018  # computed here, while that is announced
         changed = after_changes(arguments.what_if, found) if arguments.what_if else {}
-    better, sentences = better_than_script(arguments, found)
+    better, compared = better_than_script(arguments, found)
     measured, remedies = differences_from(arguments, found), remedies_for(arguments, found)
     if arguments.json:
         training = found.training(arguments.tokens, arguments.price_per_gpu_hour) | {"notes": asked.notes}
@@ -44,7 +44,7 @@ def run_one(arguments: argparse.Namespace) -> int:
         print(launch_script(arguments.emit, found)["launch"], end="")
         return 0
     console, _ = plain_console()
-    show(console, found, arguments, [*asked.notes, *sentences])
+    show(console, found, arguments, [*asked.notes, *compared])
     show_beside(console, found, changed, measured, remedies)
     return 0
 
@@ -142,7 +142,7 @@ def times(found: Prediction, width: int) -> Table:
 
 
 def memory(found: Prediction, width: int) -> Table:
-    ranks = some(len(found.memory))
+    ranks = shown_ranks(len(found.memory))
     rows = [
         [f"{rank}", *(si(float(part), "B") for part in (found.memory[rank].total, *held(found, rank)))]
         for rank in ranks

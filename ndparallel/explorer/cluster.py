@@ -17,7 +17,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.options import Parser
 from ndparallel.base.words import three_digits
 from ndparallel.explorer.lanes import lanes
-from ndparallel.explorer.setup import Knob, checked, command, looked_at, words
+from ndparallel.explorer.setup import Knob, checked, command, knobs_and_reason, words
 from ndparallel.hardware.accelerator import data_sheets
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, emitters
 from ndparallel.model.costs import RECOMPUTE
@@ -31,7 +31,7 @@ from ndparallel.planner.models.presets import presets
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import job_and_plan, job_from, with_defaults
-from ndparallel.planner.picture import some, timeline_of
+from ndparallel.planner.picture import shown_ranks, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.planner.software import STACKS
 from ndparallel.search.search import MOST, MOST_GPUS
@@ -212,7 +212,7 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     head = {
         "command": asked.command(KNOBS),
         "search": asked.command(THE_JOB),
-        **looked_at(asked.knobs, asked.setup, asked.refusal),
+        **knobs_and_reason(asked.knobs, asked.setup, asked.refusal),
     }
     if "reason" in head:
         return head
@@ -254,7 +254,7 @@ def memory(found: Prediction) -> dict[str, Any]:
         "limit_bytes": limit,
         "limit": si(limit, "B"),
         "kinds": STAGE_MEMORY_KINDS,
-        "ranks": [rank_memory(rank, found.memory[rank]) for rank in some(len(found.memory))],
+        "ranks": [rank_memory(rank, found.memory[rank]) for rank in shown_ranks(len(found.memory))],
     }
 
 

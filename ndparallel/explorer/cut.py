@@ -16,7 +16,7 @@ from ndparallel.base.options import Parser
 from ndparallel.drawing.history import alike, memory_points, timeline
 from ndparallel.engines.task import RankResult
 from ndparallel.explorer.lanes import lanes
-from ndparallel.explorer.setup import Knob, checked, command, looked_at, words
+from ndparallel.explorer.setup import Knob, checked, command, knobs_and_reason, words
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.main import parser_of
 from ndparallel.lessons.options import disturbed_hardware_from, job_from
@@ -131,7 +131,7 @@ def refusal(setup: Mapping[str, Any]) -> str:
 def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Run a set-up. What cannot be says why, and shows what else could be set."""
     setup = checked(KNOBS, given)
-    head = {"command": command(PROGRAM, KNOBS, setup), **looked_at(KNOBS, setup, refusal)}
+    head = {"command": command(PROGRAM, KNOBS, setup), **knobs_and_reason(KNOBS, setup, refusal)}
     return head if "reason" in head else head | of_run(setup)
 
 

@@ -20,7 +20,7 @@ from ndparallel.collective import hops
 from ndparallel.collective.algorithms import candidates
 from ndparallel.collective.prices import price
 from ndparallel.collective.runs import measure
-from ndparallel.explorer.setup import Knob, checked, command, looked_at
+from ndparallel.explorer.setup import Knob, checked, command, knobs_and_reason
 from ndparallel.hardware.accelerator import find_hardware
 
 WHAT, WHERE = "the collective", "the GPUs and their links"
@@ -56,7 +56,7 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     setup = checked(KNOBS, given)
     if setup["algorithm"] not in ALGORITHMS[setup["collective"]]:
         setup["algorithm"] = next(iter(ALGORITHMS[setup["collective"]]))
-    head = {"command": words(setup), **looked_at(KNOBS, setup, refusal)}
+    head = {"command": command_line(setup), **knobs_and_reason(KNOBS, setup, refusal)}
     if "reason" in head:
         return head
     group, hardware = group_of(setup), hardware_of(setup)
@@ -72,7 +72,7 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def words(setup: Mapping[str, Any]) -> str:
+def command_line(setup: Mapping[str, Any]) -> str:
     knobs = [knob for knob in KNOBS if knob.name != "collective"]
     return command(f"ndparallel collective {setup['collective']}", knobs, setup) + " --show"
 

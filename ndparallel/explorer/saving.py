@@ -63,7 +63,8 @@ def grid() -> dict[str, list[Setup]]:
         "cluster": [*begun("cluster"), *cluster_setups()],
     }
     return {
-        screen: list({key(screen, setup): setup for setup in all_}.values()) for screen, all_ in found.items()
+        screen: list({key(screen, setup): setup for setup in setups}.values())
+        for screen, setups in found.items()
     }
 
 
@@ -210,8 +211,8 @@ def is_table(value: Any) -> bool:
 def packed(found: Mapping[str, Any]) -> str:
     """Return all answers as text: JSON with what occurs twice stored once, compressed, in base64."""
     pool = Pool()
-    whole_ = pool.packed(found)
-    text = f'{{"pool":[{",".join(pool.numbers)}],"answers":{whole_}}}'
+    answered = pool.packed(found)
+    text = f'{{"pool":[{",".join(pool.numbers)}],"answers":{answered}}}'
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 

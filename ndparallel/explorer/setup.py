@@ -61,10 +61,10 @@ def checked(knobs: Sequence[Knob], given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in names:
             raise UserError(f"there is nothing to set that is called {str(name)[:MOST_WORD]!r}.")
-    return {knob.name: stop(knob, given.get(knob.name, knob.first)) for knob in knobs}
+    return {knob.name: checked_value(knob, given.get(knob.name, knob.first)) for knob in knobs}
 
 
-def stop(knob: Knob, value: Any) -> Any:
+def checked_value(knob: Knob, value: Any) -> Any:
     for each in knob.stops:
         if value == each and type(value) is type(each):
             return each
@@ -87,7 +87,7 @@ def words(knobs: Sequence[Knob], setup: Mapping[str, Any]) -> list[str]:
     return [word for knob in knobs for word in knob.words(setup[knob.name])]
 
 
-def looked_at(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Refusal) -> dict[str, Any]:
+def knobs_and_reason(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Refusal) -> dict[str, Any]:
     """Return every knob with its stops; and of a set-up that cannot be, why, and what else could be set."""
     reason = refusal(setup)
     known: dict[str, Any] = {"knobs": list(stops(knobs, setup, refusal, reason))}

@@ -57,7 +57,7 @@ def grid_timeline(found: Prediction) -> Timeline:
 
     assert not isinstance(found.work, FrameworkWorkload)
     ranks = traced_grid(found.work)
-    shown = some(len(ranks))
+    shown = shown_ranks(len(ranks))
     lanes = [lane for rank in shown for lane in as_lanes(spans_of(ranks[rank].trace or []), rank)]
     if len(ranks) > 1:
         lanes = [lane for lane in lanes if lane.stream == "compute"]
@@ -87,7 +87,7 @@ def pipeline_timeline(found: Prediction) -> Timeline:
     durations, tails = found.step.pipeline.durations, found.step.pipeline.tails
     shown = min(found.microbatches, MOST_ACTIONS // found.plan.stages)
     timing = time_schedule(replay_of_step(found.plan, shown, durations).schedule, durations)
-    ranks, seconds = some(found.plan.pp), durations.seconds_by_stage(timing.schedule.layout.stages)
+    ranks, seconds = shown_ranks(found.plan.pp), durations.seconds_by_stage(timing.schedule.layout.stages)
     lanes = []
     for rank in ranks:
         times = apart(list(zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])), seconds)
@@ -116,7 +116,7 @@ def apart(
     return times
 
 
-def some(ranks: int) -> list[int]:
+def shown_ranks(ranks: int) -> list[int]:
     """All ranks, or as many as there is room for, the first and the last among them."""
     if ranks <= MOST_RANKS:
         return list(range(ranks))
