@@ -35,6 +35,7 @@ ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a r
 Fitting = dict[str, tuple[np.ndarray, np.ndarray]]  # by schedule, rows of the plans that fit, their bytes
 Group = tuple[str, int, int]  # a schedule, its chunks, and the length of the pipeline
 Wanted = dict[Group, np.ndarray]  # bases
+LACKING = "does not fit: lacks "  # how reasons of too much memory begin
 LACKS = (1, 4, 16, 64, 256)  # GB: the groups in which plans that do not fit are counted
 
 
@@ -342,4 +343,4 @@ def too_much(lacking: np.ndarray) -> dict[str, int]:
 
 
 def reason(low: int, high: int | None) -> str:
-    return f"does not fit: lacks {low} to {high} GB" if high else f"does not fit: lacks more than {low} GB"
+    return f"{LACKING}{low} to {high} GB" if high else f"{LACKING}more than {low} GB"
