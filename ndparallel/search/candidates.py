@@ -96,7 +96,7 @@ def candidates(space: SearchSpace, executor: Executor | None = None, priced_byte
     every = list(families(table, space.job, space.fixed))
     found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
     lengths = np.unique(np.concatenate([family.pp for family in every])).tolist() if every else []
-    work: Callable = partial(priced, space, every, priced_bytes)
+    work: Callable = partial(part_of_lengths, space, every, priced_bytes)
     # columns are computed once for a share
     shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)
     for part in executor.map(work, shares) if executor else map(work, shares):
@@ -122,18 +122,18 @@ def add(found: Candidates, part: Part) -> None:
     )
 
 
-def priced(space: SearchSpace, every: list[Plan], priced_bytes: float, lengths: list[int]) -> Part:
+def part_of_lengths(space: SearchSpace, every: list[Plan], priced_bytes: float, lengths: list[int]) -> Part:
     """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced. Other
     modules run again only where a plan lacks memory that runs nothing again: it is never slower; and some of
     them only where all of them make it fit."""
     own, *others = rows_by_modules(every, lengths)
     selection = PlanSelection(space, every, priced_bytes, bool(others))
-    worth = selection.price(own)
+    worth = selection.select(own)
     if others:
         largest, *smaller = others
-        worth = selection.price(largest, worth)
+        worth = selection.select(largest, worth)
         for rows in smaller:
-            selection.price(rows, worth)
+            selection.select(rows, worth)
     return in_order_of_length(selection.part)
 
 
@@ -202,9 +202,9 @@ class PlanSelection:
         """The base of every row."""
         return bases_of(self.every)
 
-    def price(self, rows: np.ndarray, wanted: Wanted | None = None) -> Wanted:
-        """Price rows that share the modules that run again: all, or by group those of the wanted bases.
-        Return by group the bases that other modules are worth."""
+    def select(self, rows: np.ndarray, wanted: Wanted | None = None) -> Wanted:
+        """Prune rows that share the modules that run again, and price what fits: of all, or by group of those
+        of the wanted bases. Return by group the bases for which other modules are worth a try."""
         if wanted is not None:
             rows = rows[among(self.bases[rows], self.bases[:0], *wanted.values())]
         if not len(rows):
@@ -223,7 +223,8 @@ class PlanSelection:
     def prune(
         self, rows: RowTable, depth: StagePartition, names: list[str], wanted: Wanted | None, worth: Wanted
     ) -> Fitting:
-        """Plans that fit, of every schedule that cuts the model alike; and which other modules are worth."""
+        """Plans that fit, of every schedule that cuts the model alike; notes in `worth` the bases for which
+        other modules are worth a try."""
         fits, most, bases = {}, self.space.memory_bytes, self.bases[rows.numbers]
         every = peak_bytes(rows.held, depth, [RECIPES[name] for name in names])
         for name, memory in zip(names, every):
@@ -273,7 +274,7 @@ class PlanSelection:
             these = take(table, long)
             for depth, fits in cuts:
                 if fits:
-                    price(self.part, self.job.stack, depth, these, alive[long], fits)
+                    add_priced(self.part, self.job.stack, depth, these, alive[long], fits)
 
 
 def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]]:
@@ -297,10 +298,11 @@ def union(some: Iterable[np.ndarray], size: int) -> np.ndarray:
     return np.flatnonzero(mask)
 
 
-def price(
+def add_priced(
     part: Part, stack: Stack, depth: StagePartition, table: PlanTable, numbers: np.ndarray, fits: Fitting
 ) -> None:
-    """Price what fits. The table has the rows of these numbers: all with pipelines of this length."""
+    """Price what fits, and add it to the part. The table has the rows of these numbers: all with pipelines of
+    this length."""
     bounds = least_seconds(table, depth, stack, [RECIPES[name] for name in fits])
     for (name, (fit, memory)), seconds in zip(fits.items(), bounds):
         part.groups.append((name, depth.chunks, depth.pp))
