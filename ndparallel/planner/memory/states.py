@@ -113,7 +113,7 @@ def is_fully_sharded(job: TrainingJob, plan: Plan):
 
 def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
     """Weights that are whole at the same time: of two layers and the ends; in PyTorch's pipelines of all."""
-    some = 2 * unit(job, plan, elements_of) + ends_of(job, plan)
+    some = 2 * largest_layer(job, plan, elements_of) + ends_of(job, plan)
     return either(keeps_weights(job, plan), sum(held), some) * HALF
 
 
@@ -125,7 +125,7 @@ def gather_block(job: TrainingJob, plan: Plan):
     its shards into another ("Overlapping all-gather copy-in and all-gather" in _fsdp_param_group.py)."""
     if job.stack.sharding != "fsdp2":
         return 0.0
-    layer = unit(job, plan, elements_of)
+    layer = largest_layer(job, plan, elements_of)
     counted = either(keeps_weights(job, plan), 0.0, layer)
     block = (layer + larger(layer, ends_of(job, plan)) - counted) * HALF
     return block * (plan.sharding_ranks > 1)
@@ -135,7 +135,7 @@ def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
     """Gradients that are not scattered yet: of one layer, or until the last microbatch of all in the chunks
     whose backward passes have begun, beside which FSDP2 copies a layer's into what the reduce_scatter sends
     (reduce_scatter_state in _fsdp_param_group.py)."""
-    layer, copied = unit(job, plan, trained_of), job.stack.sharding == "fsdp2"
+    layer, copied = largest_layer(job, plan, trained_of), job.stack.sharding == "fsdp2"
     begun = plan.recipe.chunks_begun(plan.microbatches(job), plan.pp, plan.chunks) / plan.chunks
     whole = begun * sum(trained) + copied * layer
     return either(keeps_gradients(job, plan), whole, layer) * job.stack.gradient_bytes
@@ -148,7 +148,7 @@ def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
     return whole_weights(job, plan, nothing) + whole_gradients(job, plan, nothing) + own
 
 
-def unit(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan, str], Elements]):
+def largest_layer(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan, str], Elements]):
     """Parameters of the largest layer."""
     return reduce(larger, [sum(of(job, plan, kind)) for kind in layer_kinds(job)])
 
