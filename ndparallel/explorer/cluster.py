@@ -34,7 +34,7 @@ from ndparallel.planner.options import job_and_plan, job_from, with_defaults
 from ndparallel.planner.picture import shown_ranks, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.planner.software import STACKS
-from ndparallel.search.search import MOST, MOST_GPUS
+from ndparallel.search.search import MOST_GPUS, MOST_OF_A_BATCH
 from ndparallel.search.what_if import changed_plan
 
 PROGRAM = "ndparallel plan"
@@ -58,8 +58,8 @@ THE_JOB = (
     Knob("model", "--model", tuple(presets()), "llama-3-70b", "a preset, or a config.json dropped in", JOB),
     Knob("hardware", "--hardware", tuple(data_sheets()), "h100", "the GPU and its links", JOB, usual="h100"),
     Knob("gpus", "--gpus", (), 512, "GPUs in all", JOB, most=MOST_GPUS),
-    Knob("global_batch", "--global-batch", (), 512, "sequences in a step", JOB, most=MOST),
-    Knob("sequence", "--sequence", (), 8192, "tokens in a sequence", JOB, usual=4096, most=MOST),
+    Knob("global_batch", "--global-batch", (), 512, "sequences in a step", JOB, most=MOST_OF_A_BATCH),
+    Knob("sequence", "--sequence", (), 8192, "tokens in a sequence", JOB, usual=4096, most=MOST_OF_A_BATCH),
     Knob("dtype", "--dtype", DTYPES, "bf16", "of the layers' matmuls", JOB, usual="bf16"),
     Knob("software", "--software", ("usual", *STACKS), "usual", "what runs it", JOB, usual="usual"),
 )

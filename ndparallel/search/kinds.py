@@ -5,7 +5,7 @@ Idea   Two plans are of one kind where they use the same dimensions. Of each kin
        dimensions to a faster one is left out. What is predicted to be faster by less than predictions can
        tell apart is no faster: the simplest of such equals is recommended.
 Cost   some timings for each kind.
-Limit  At most MOST kinds are timed, and none whose estimate is NEAR times as long as the best.
+Limit  At most MOST_TIMED kinds are timed, and none whose estimate is NEAR times as long as the best.
 
 Glossary
     equals    plans whose steps differ from the least by no more than what a comparison is off
@@ -26,7 +26,7 @@ from ndparallel.search.timing_queue import Timed, TimingQueue, time_all
 
 # ---- assumptions: how long a table may be, and what is worth a line of it
 NEAR = 2.0  # times the step of the best
-MOST = 12  # kinds
+MOST_TIMED = 12  # kinds
 PER_KIND = 2  # plans that are timed of each
 SAME = 0.02  # of a step: less than any error bar, and not worth a more crowded memory
 DIMENSIONS = ("tp", "cp", "pp", "ep")
@@ -84,7 +84,7 @@ def by_kind(found: Candidates, estimates: np.ndarray, limit: float) -> list[np.n
         places.append(some[np.lexsort((found.memory_bytes[some], estimates[some]))])
     places.sort(key=lambda some: estimates[some[0]])
     kinds = needed([kind_of(found.plan(int(some[0]))) for some in places])
-    return [some for some in places if kind_of(found.plan(int(some[0]))) in kinds][:MOST]
+    return [some for some in places if kind_of(found.plan(int(some[0]))) in kinds][:MOST_TIMED]
 
 
 def codes_of(found: Candidates) -> np.ndarray:

@@ -28,7 +28,7 @@ from ndparallel.search.kinds import SAME, best_of_kinds, equals_of, simplest, ti
 from ndparallel.search.space import Fixed, SearchSpace, check_fixed, fixed_values, nothing_left
 from ndparallel.search.timing_queue import EFFORT, Timed, gap, time_best, time_tight
 
-MOST_GPUS, MOST = 2**20, 2**30
+MOST_GPUS, MOST_OF_A_BATCH = 2**20, 2**30  # sequences, and tokens of each
 
 
 class NoPlanFits(UserError):
@@ -188,8 +188,8 @@ def check_job(job: TrainingJob, gpus: int) -> None:
         raise UserError(reason.sentence)
     for name, number, most in (
         ("gpus", gpus, MOST_GPUS),
-        ("global_batch", job.global_batch, MOST),
-        ("sequence", job.sequence, MOST),
+        ("global_batch", job.global_batch, MOST_OF_A_BATCH),
+        ("sequence", job.sequence, MOST_OF_A_BATCH),
     ):
         if not 1 <= number <= most:
             raise UserError(f"{name} is {number}; a search takes from 1 to {most:,}.")

@@ -30,7 +30,7 @@ from ndparallel.search.candidates import Candidates
 EFFORT = 200_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
 PER_SCHEDULE = 1_000  # plans of every schedule whose estimates are compared
-PASSES = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
+TIMES_MET = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
 ATTEMPTS = 650  # the same of a schedule that is searched for
 CERTIFY = 2.0  # times the effort, once more, for plans whose bounds keep the gap wide
 SURE = 0.01  # gap below which no more plans are timed for it
@@ -74,7 +74,7 @@ class TimingQueue:
         # of it for schedules that are searched for
         self.searches = effort / (1 if self.searched.all() else 2)
         # the dearest plan that is timed when the effort is spent, and too few plans are timed
-        self.small = effort / TOGETHER
+        self.beyond_effort = effort / TOGETHER
 
     def factors_of_groups(self) -> np.ndarray:
         """What exact timing adds to the bounds of each group; a schedule whose depth was never timed is off
@@ -89,7 +89,7 @@ class TimingQueue:
     def estimates(self, below_top_k: bool) -> np.ndarray:
         """The estimate of each plan, in seconds."""
         factors = self.factors_of_groups()
-        left = max(self.effort, self.small) if below_top_k else self.effort
+        left = max(self.effort, self.beyond_effort) if below_top_k else self.effort
         affordable = self.cost <= np.where(self.searched, min(self.searches, self.effort), left)
         return np.where(self.open & affordable, self.bound * factors[self.group], np.inf)
 
@@ -146,7 +146,7 @@ def costs(job: TrainingJob, found: Candidates) -> np.ndarray:
         for column in zip(*((RECIPES[name].is_searched, chunks, pp) for name, chunks, pp in found.groups))
     )
     most = np.where(searched, np.inf, (FULL_ROUNDS + 1) * lengths)  # microbatches that are timed one by one
-    each = lengths * np.where(searched, ATTEMPTS, chunks * PASSES)
+    each = lengths * np.where(searched, ATTEMPTS, chunks * TIMES_MET)
     return np.minimum(found.microbatches(job), most[found.group]) * each[found.group]
 
 
