@@ -32,7 +32,13 @@ from ndparallel.results.contention import measure_contention
 from ndparallel.results.event_sums import EventSums
 from ndparallel.results.measure import Measurement, failed, measure
 from ndparallel.results.progress import Announce, ignore
-from ndparallel.training.gradient_check import Tensors, gradient_difference, weight_difference, whole_tensors
+from ndparallel.training.gradient_check import (
+    Tensors,
+    gradient_difference,
+    step_difference,
+    weight_difference,
+    whole_tensors,
+)
 from ndparallel.training.job import Job
 
 MOST_WITH_EVENTS = 64  # GPUs of a run of sizes only; of more the events are added up
@@ -163,6 +169,7 @@ class Runner:
             losses=mean_losses(results),
             max_gradient_difference=0.0,
             max_weight_difference=0.0,
+            weight_step_difference=0.0,
             gradient_norm=last_norm(results),
         )
         measurement = self.looked_through(measurement, entry, results, self.hardware)
@@ -235,7 +242,13 @@ class Runner:
         """Return the row with the place of its first NaN or infinity, which a second, watched run finds.
         Sizes alone are no numbers to look through or to compare."""
         if entry.job.sizes_only:
-            return replace(row, max_gradient_difference=None, max_weight_difference=None, gradient_norm=None)
+            return replace(
+                row,
+                max_gradient_difference=None,
+                max_weight_difference=None,
+                weight_step_difference=None,
+                gradient_norm=None,
+            )
         trace = first_trace([result.value for result in results])
         if trace is None:
             return row
@@ -258,6 +271,9 @@ def measure_against(
         losses=mean_losses(results),
         max_gradient_difference=gradient_difference(outcomes, reference.gradients),
         max_weight_difference=weight_difference(outcomes, reference.weights),
+        weight_step_difference=step_difference(
+            outcomes, reference.weights, reference.gradients, job.steps * job.learning_rate
+        ),
         gradient_norm=last_norm(results),
         baseline=reference.measurement,
     )

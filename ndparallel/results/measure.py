@@ -51,6 +51,8 @@ class Measurement:
     # max |g - g0| / max |g0| of a tensor, the largest over tensors and ranks
     max_gradient_difference: float | None = None
     max_weight_difference: float | None = None  # the same of the weights after the last step
+    # the root mean square of w - w0 of a tensor, in learning rates a step; the largest
+    weight_step_difference: float | None = None
     gradient_norm: float | None = None  # of all gradients of the last step, before they were clipped to it
     error: str | None = None  # why there are no numbers
     overload: "LinkDemand | None" = None  # where sends ask more of a link than it has

@@ -8,6 +8,9 @@ Limit  Gradients are the first step's alone: after it, weights differ by roundin
 
 Glossary
     difference     max |g - g0| / max |g0| of one tensor; a run's is the largest over tensors and ranks
+    step difference
+                   the root mean square of w - w0 of one tensor, in learning rates a step: AdamW moves every
+                   weight by about one
 """
 
 import math
@@ -32,13 +35,25 @@ class Tensors(dict[str, np.ndarray]):
     """Whole tensors by name."""
 
     @cached_property
+    def largest(self) -> dict[str, float]:
+        """The largest element of each."""
+        return {name: float(np.abs(tensor).max()) for name, tensor in self.items()}
+
+    @cached_property
     def scales(self) -> dict[str, float]:
         """What each tensor's difference is relative to: its largest element; that of all tensors where its
         own is within the rounding of theirs, and so would be zero."""
-        largest = {name: float(np.abs(tensor).max()) for name, tensor in self.items()}
-        most = max(largest.values(), default=0.0)
-        rounding = {name: most * np.finfo(tensor.dtype).eps for name, tensor in self.items()}
-        return {name: own if own > rounding[name] else most for name, own in largest.items()}
+        return {
+            name: own if self.is_more_than_rounding(name) else self.most for name, own in self.largest.items()
+        }
+
+    @cached_property
+    def most(self) -> float:
+        return max(self.largest.values(), default=0.0)
+
+    def is_more_than_rounding(self, name: str) -> bool:
+        """Whether a tensor has elements beyond the rounding of the largest of all tensors."""
+        return self.largest[name] > self.most * np.finfo(self[name].dtype).eps
 
 
 def tolerance_of(job: Job) -> float:
@@ -72,24 +87,52 @@ def weight_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
     return largest_difference((holding for outcome in outcomes for holding in outcome.weights), reference)
 
 
+def step_difference(
+    outcomes: Iterable[Outcome], reference: Tensors, gradients: Tensors, learning_rates: float
+) -> float:
+    """Return the largest step difference of weights that were stepped at these learning rates, added up.
+    Tensors whose gradients are no more than rounding are left out: AdamW makes whole steps of them."""
+    return worst(
+        distance / learning_rates
+        for outcome in outcomes
+        for holding in outcome.weights
+        for name, distance in root_mean_squares(holding, reference)
+        if gradients.is_more_than_rounding(name)
+    )
+
+
 def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float:
     """Return the largest relative difference of any tensor on any rank; NaN where one has a NaN."""
     return worst(each for holding in holdings for each in differences(holding, reference))
 
 
 def differences(holding: Holding, reference: Tensors) -> Iterator[float]:
-    """Yield max |rank's part - reference| / its scale of every tensor that has elements in a holding; one
-    subtraction serves all."""
+    """Yield max |rank's part - reference| / its scale of every tensor that has elements in a holding."""
+    names, starts, distances = compared(holding, reference)
+    for name, distance in zip(names, np.maximum.reduceat(distances, starts).tolist() if names else ()):
+        scale = reference.scales[name]
+        yield distance / scale if scale else distance
+
+
+def root_mean_squares(holding: Holding, reference: Tensors) -> Iterator[tuple[str, float]]:
+    """Yield every tensor that has elements in a holding, with the root mean square of rank's part -
+    reference."""
+    names, starts, distances = compared(holding, reference)
+    if names:
+        sizes = np.diff([*starts, distances.size])
+        yield from zip(names, np.sqrt(np.add.reduceat(distances**2, starts) / sizes).tolist())
+
+
+def compared(holding: Holding, reference: Tensors) -> tuple[list[str], list[int], np.ndarray]:
+    """The tensors that have elements in a holding, where each begins in it, and |rank's part - reference| of
+    all elements: one subtraction serves all."""
     if not holding.array.size:
-        return
+        return [], [], holding.array
     parts = [(parameter, elements) for parameter, elements, _ in holding.pieces()]
     right = [reference[each.name][each.index].reshape(-1)[elements] for each, elements in parts]
     distances = holding.array - np.concatenate(right)
     starts = [0, *accumulate(part.size for part in right[:-1])]
-    most = np.maximum.reduceat(np.abs(distances, out=distances), starts).tolist()
-    for (parameter, _), distance in zip(parts, most):
-        scale = reference.scales[parameter.name]
-        yield distance / scale if scale else distance
+    return [each.name for each, _ in parts], starts, np.abs(distances, out=distances)
 
 
 def worst(differences: Iterable[float]) -> float:

@@ -19,7 +19,13 @@ from ndparallel.lessons.questions import questions
 
 PAGE = Path(__file__).parents[2] / "docs/explorer.html"
 INSIDE = re.compile(r'(id="saved">)([^<]*)(</script>)')
-OF_THIS_MACHINE = {"loss", "max_gradient_difference", "max_loss_difference", "max_weight_difference"}
+OF_THIS_MACHINE = {
+    "loss",
+    "max_gradient_difference",
+    "max_loss_difference",
+    "max_weight_difference",
+    "weight_step_difference",
+}
 
 
 def unpacked(text: str) -> Any:

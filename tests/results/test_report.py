@@ -32,6 +32,7 @@ REST = [
     "max_gradient_difference",
     "max_loss_difference",
     "max_weight_difference",
+    "weight_step_difference",
     "error",
 ]
 KEYS = ["name", "gpus", "step_seconds", "speedup", "efficiency", *SECONDS, *REST]
