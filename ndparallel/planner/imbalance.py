@@ -18,6 +18,7 @@ from ndparallel.base.words import count, listed
 from ndparallel.planner.prediction import Prediction, step_of
 from ndparallel.planner.stages import KEPT
 from ndparallel.planner.step.framework import FrameworkWorkload
+from ndparallel.planner.step.pipeline import PipelineTimes
 from ndparallel.planner.step.workload import Workload
 
 LARGE = 0.02  # of the step: an imbalance that is worth a sentence
@@ -32,10 +33,11 @@ def imbalance_sentences(found: Prediction) -> list[str]:
     if found.step.pipeline is None or found.step.breakdown["imbalance"] < LARGE * found.seconds:
         return []
     work, rank, busiest = found.work, found.step.rank, found.step.busiest
-    each, pace = found.step.pipeline.work_by_rank, found.step.pipeline.pace
+    times = found.step.pipeline
+    each, pace = times.work_by_rank, times.pace
     most = si(found.microbatches * (pace - sum(each) / len(each)), "s")
     if pace - each[busiest] > each[busiest] - each[rank]:
-        return [f"{unlike(work)} Equal chunks on equal ranks would save at most {most}."]
+        return [in_no_stride(work, times, most) if work.plan.recipe.splits else unlike(work, most)]
     waits = f"pipeline rank {rank} ({held(work, rank)}) waits for rank {busiest} ({held(work, busiest)})"
     longer = (
         f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there "
@@ -45,12 +47,23 @@ def imbalance_sentences(found: Prediction) -> list[str]:
     return [f"Stage imbalance: {waits}, {longer}. {split}Perfectly even ranks would save at most {most}."]
 
 
-def unlike(work: Workload) -> str:
+def unlike(work: Workload, most: str) -> str:
     layers = [layers_in(kinds) for kinds in work.kinds]
-    few_to_many = f"stages have {min(layers)} to {max(layers)} layers"
     return (
-        f"Stage imbalance: {few_to_many}, so that ranks wait for one another in every microbatch, however "
-        "many there are."
+        f"Stage imbalance: stages have {min(layers)} to {max(layers)} layers, so that ranks wait for one "
+        "another in every microbatch, however many there are. Equal chunks on equal ranks would save at most "
+        f"{most}."
+    )
+
+
+def in_no_stride(work: Workload, times: PipelineTimes, most: str) -> str:
+    """Of a schedule that parts backward passes: what its order was made for, and what there is."""
+    seconds, middle = times.durations.seconds_by_stage(work.plan.stages), work.plan.stages // 2
+    each = listed([f"{op} {si(seconds[op][middle], 's')}" for op in "FIW"])
+    return (
+        f"Stage imbalance: the order of {work.plan.schedule} is made for F, I and W that take as long as one "
+        f"another. On a middle stage they take {each}, so that ranks wait for one another in every "
+        f"microbatch, however many there are. Without that a step would save at most {most}."
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from gpu import si
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.describe import bound
 from ndparallel.planner.imbalance import filled, imbalance_sentences, most_even
 from ndparallel.planner.job import Plan, TrainingJob
@@ -95,6 +96,26 @@ def test_what_unlike_stages_of_equal_ranks_wait_for_one_another_is_imbalance_and
     more = (longer.seconds - step.seconds) / 64 - 12
     assert more == pytest.approx(1)
     assert parts(step, "imbalance", "pp") == [microbatches * more, 0]
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h1", "zb-v", "v-half", "v-min", "dualpipev"])
+def test_a_step_whose_messages_take_no_time_lacks_what_is_said_of_messages(name, monkeypatch):
+    """With recomputation I takes thrice W, for which no order of zero bubble is made: v-min waits for that a
+    third of its step, though no message is late."""
+    chunks = 2 if name == "interleaved" else RECIPES[name].default_chunks
+    plan = Plan(tp=4, pp=4, dp=2, chunks=chunks, zero=1, schedule=name, recompute="full")
+    step = time_step(job(batch=64), plan)
+    monkeypatch.setattr(FrameworkWorkload, "messages", lambda work: (0.0, 0.0))
+    silent = time_step(job(batch=64), plan)
+    assert step.breakdown["pp"] == pytest.approx(step.seconds - silent.seconds, abs=1e-9 * step.seconds)
+
+
+def test_an_order_that_is_made_for_other_work_is_told():
+    plan = Plan(tp=4, pp=4, dp=2, chunks=2, zero=1, schedule="v-min", recompute="full")
+    found = predict(job(batch=64), plan)
+    assert found.step.breakdown["imbalance"] > 0.2 * found.seconds
+    (sentence,) = imbalance_sentences(found)
+    assert "the order of v-min is made for F, I and W that take as long as one another" in sentence
 
 
 # ---------------------------------------------------------------------------------- real models, and in words

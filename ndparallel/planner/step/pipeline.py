@@ -202,11 +202,14 @@ class PipelineTimer(ScheduleTimer):
         return [sum([self.work_by_stage[stage] for stage in stages]) for stages in self.stages]
 
     @property
-    def unlike_stages(self) -> bool:
-        """Whether some of a rank's stages have more to do than others; the first and the last stage always
-        differ."""
+    def busiest_sets_pace(self) -> bool:
+        """Whether a full pipeline without messages goes at the busiest rank's pace. It may be slower where a
+        schedule parts backward passes, as its order is made for F, I and W that take as long as one another;
+        and where some of a rank's stages have more to do than others, as ranks that are all as busy wait for
+        one another. The first and the last stage always differ."""
         inner = self.work_by_stage[1:-1]
-        return self.plan.chunks > 1 and max(inner) > min(inner) * (1 + UNLIKE)
+        unlike = self.plan.chunks > 1 and max(inner) > min(inner) * (1 + UNLIKE)
+        return not (self.plan.recipe.splits or unlike)
 
     @property
     def last_never_waits(self) -> bool:
@@ -218,13 +221,12 @@ class PipelineTimer(ScheduleTimer):
 
     @cached_property
     def without_messages(self) -> tuple[float, float]:
-        """When the last rank would end if messages took no time, and the pipeline's pace then: that of the
-        busiest rank. Only where stages of one rank are unlike may the pace be slower, as ranks that are all
-        as busy wait for one another, and is timed."""
+        """When the last rank would end if messages took no time, and the pipeline's pace then: timed where it
+        is not the busiest rank's."""
         busiest = max(self.work_by_rank)
         if self.plan.recipe.is_searched:
             return ends_by_rounds(self.whole, self.silent).longest_span, busiest
-        if not self.unlike_stages:
+        if self.busiest_sets_pace:
             # of as few microbatches as leave whole rounds
             few = min(self.microbatches, self.per_round + self.microbatches % self.per_round)
             timed = 1 if self.last_never_waits else few
