@@ -67,7 +67,7 @@ def test_products_of_8_bits_pad_their_rows_unless_rows_are_dropped_or_the_dispat
 def test_what_travels_beside_another_microbatch_costs_what_it_slows_it_by():
     """Behind the forwards that fill the pipeline, in all passes but 25 of 64 * 3 in the mean."""
     shown, hidden = job(hides_dispatch=False), job(hides_dispatch=True)
-    share = share_in_pairs(EP8.microbatches(hidden), EP8.pp, EP8.chunks)
+    share = share_in_pairs(EP8.recipe, EP8.microbatches(hidden), EP8.pp, EP8.chunks)
     assert share == pytest.approx(1 - (7 + 2 * 8 + 1) / (64 * 3))
     passes = (
         FrameworkWorkload(Pricing(shown, EP8)).unit("experts"),
@@ -100,9 +100,18 @@ def test_a_pair_of_microbatches_launches_its_kernels_once_whatever_is_recomputed
     assert in_pairs(unit, 0.0, pricing.slowdown).total.total == pytest.approx(unit.total.total)
 
 
+@pytest.mark.parametrize("schedule", ["v-half", "v-min", "zb-v", "dualpipev"])
+def test_no_schedule_but_the_interleaved_one_takes_megatrons_pairs(schedule):
+    """Megatron-Core runs its own schedules so. DualPipeV pairs a rank's two chunks, whatever is asked for."""
+    plan = Plan(pp=4, dp=8, ep=8, chunks=2, zero=1, schedule=schedule)
+    hidden, shown = job(hides_dispatch=True), job(hides_dispatch=False)
+    assert time_step(hidden, plan).seconds == time_step(shown, plan).seconds
+    assert lower_bound(hidden, plan).seconds[0] <= time_step(hidden, plan).seconds
+
+
 def test_nothing_hides_in_a_pipeline_whose_ranks_have_one_chunk_and_the_bound_stays_near():
     one, work = Plan(pp=8, dp=8, ep=8, zero=1), job(hides_dispatch=True)
-    assert share_in_pairs(one.microbatches(work), one.pp, one.chunks) == 0
+    assert share_in_pairs(one.recipe, one.microbatches(work), one.pp, one.chunks) == 0
     for plan in (one, EP8):
         ratio = lower_bound(work, plan).seconds[0] / time_step(work, plan).seconds
         assert 0.98 < ratio <= 1

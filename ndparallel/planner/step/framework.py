@@ -100,7 +100,7 @@ class FrameworkWorkload:
         unit, plan = self.pricing.unit(kind), self.plan
         if not (self.job.stack.hides_dispatch and "ep" in unit.forward):
             return unit
-        share = share_in_pairs(plan.microbatches(self.job), plan.pp, plan.chunks) * (plan.ep > 1)
+        share = share_in_pairs(plan.recipe, plan.microbatches(self.job), plan.pp, plan.chunks) * (plan.ep > 1)
         return in_pairs(unit, share, self.pricing.slowdown)
 
     def passes(self, kind: str) -> tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown]:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ndparallel.pipeline.actions import Schedule
+from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.layers.pricing import UnitSeconds
@@ -75,12 +76,12 @@ def launch_of(passing: TimeBreakdown) -> Any:
     return passing.get("launch", 0.0)
 
 
-def share_in_pairs(microbatches: Any, pp: Any, chunks: Any) -> Any:
+def share_in_pairs(recipe: Recipe, microbatches: Any, pp: Any, chunks: Any) -> Any:
     """The share of passes that Megatron-Core runs in pairs: all behind the forwards that fill the pipeline,
-    where ranks have several chunks (megatron/core/pipeline_parallel/schedules.py: one more than without)."""
+    of its interleaved schedule (megatron/core/pipeline_parallel/schedules.py: one more than without)."""
     filling = pp - 1 + (chunks - 1) * pp + 1  # the mean of the ranks
-    several = either((pp == 1) | (chunks > 1), 1.0, 0.0)
-    return several * larger(0.0, 1 - filling / (microbatches * chunks))
+    runs = either((pp == 1) | (chunks > 1) & bool(recipe.group), 1.0, 0.0)
+    return runs * larger(0.0, 1 - filling / (microbatches * chunks))
 
 
 def saved(

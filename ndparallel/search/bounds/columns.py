@@ -274,7 +274,7 @@ def in_part_paired(pricing: Pricing, passes: list[list[Any]], hidden: list[list[
     pipeline the share depends on the chunks: there they are those alone or those in pairs, whichever are
     longer, as behind them more is gathered."""
     plan = pricing.plan
-    share, single = share_in_pairs(plan.microbatches(pricing.job), 1, 1), plan.pp == 1
+    share, single = share_in_pairs(plan.recipe, plan.microbatches(pricing.job), 1, 1), plan.pp == 1
     return [
         [one - either(single, share * other, np.minimum(0.0, other)) for one, other in zip(*lines)]
         for lines in zip(passes, hidden)

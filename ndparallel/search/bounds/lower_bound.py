@@ -94,22 +94,30 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
 def least_seconds(
     table: PlanTable, depth: StagePartition, stack: Stack, recipes: Sequence[Recipe]
 ) -> list[np.ndarray]:
-    """Bound each plan's step from below, for each of these schedules. What all of them need is computed once;
-    in a schedule's pairs of microbatches at the best all that can hide does."""
-    usual = in_pairs(table, depth) if stack.hides_dispatch else table
+    """Bound each plan's step from below, for each of these schedules. What several of them need is computed
+    once; in a schedule's pairs of microbatches at the best all that can hide does."""
     if depth.pp == 1:
+        usual = in_pairs(table, depth, recipes[0]) if stack.hides_dispatch else table
         return [without_pipeline(usual, depth, stack)] * len(recipes)
-    tail = step_tails(usual, depth, stack)
-    bounds = {
-        pairs: PipelineBound(less(table, table["to_hide"]) if pairs else usual, depth, stack, tail)
-        for pairs in {recipe.pairs for recipe in recipes}
+    kinds = [(recipe.pairs, stack.hides_dispatch and bool(recipe.group)) for recipe in recipes]
+    tables = {
+        beside: in_pairs(table, depth, recipe) if beside else table
+        for recipe, (_, beside) in zip(recipes, kinds)
     }
-    return [bounds[recipe.pairs].seconds(recipe) for recipe in recipes]
+    tails = {beside: step_tails(each, depth, stack) for beside, each in tables.items()}
+    bounds = {
+        (pairs, beside): PipelineBound(
+            less(table, table["to_hide"]) if pairs else tables[beside], depth, stack, tails[beside]
+        )
+        for pairs, beside in {*kinds}
+    }
+    return [bounds[kind].seconds(recipe) for recipe, kind in zip(recipes, kinds)]
 
 
-def in_pairs(table: PlanTable, depth: StagePartition) -> PlanTable:
+def in_pairs(table: PlanTable, depth: StagePartition, recipe: Recipe) -> PlanTable:
     """The software's pairs: of as many passes as run so, what hides does."""
-    return less(table, share_in_pairs(table["microbatches"], depth.pp, depth.chunks) * table["hidden"])
+    share = share_in_pairs(recipe, table["microbatches"], depth.pp, depth.chunks)
+    return less(table, share * table["hidden"])
 
 
 def less(table: PlanTable, seconds: np.ndarray) -> PlanTable:
