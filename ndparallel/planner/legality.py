@@ -76,6 +76,7 @@ def violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     yield from expert_violations(job, plan)
     yield from batch_violations(job, plan)
     yield from shards_violations(job, plan)
+    yield from reduction_violations(job, plan)
     yield from pipeline_violations(job, plan)
 
 
@@ -244,20 +245,35 @@ def batch_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
 
 
 def reduces_once(job: TrainingJob, plan: Plan):
-    """Whether ZeRO-2 is FSDP in a pipeline, where it is the same as ZeRO-3: weights and gradients stay whole
-    until the step ends, whether fully_shard is told to reshard_after_forward or not
-    (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync)."""
-    fsdp = job.stack.whole_in_pipeline and job.stack.sharding.startswith("fsdp")
-    return fsdp & (plan.zero == 2) & (plan.pp > 1)
+    """Whether ZeRO-2 is FSDP that divides no gradients: in a pipeline, where it is the same as ZeRO-3, as
+    weights and gradients stay whole until the step ends, whether fully_shard is told to reshard_after_forward
+    or not (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync); and where it syncs in the last
+    of several microbatches alone."""
+    stack, several = job.stack, plan.microbatches(job) > 1
+    fsdp = stack.sharding.startswith("fsdp")
+    in_pipeline = fsdp and stack.whole_in_pipeline
+    return (plan.zero == 2) & ((plan.pp > 1) & in_pipeline | several & (fsdp and stack.whole_between))
 
 
-def pipeline_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
-    if reduces_once(job, plan):
+def reduction_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
+    if not reduces_once(job, plan):
+        return
+    several = plan.microbatches(job)
+    if plan.pp > 1:
         why = (
             f"in a pipeline {job.stack.name} keeps weights and gradients whole until the step ends, be zero "
             "2 or 3: take zero 3, which is priced so."
         )
         yield Violation("ZeRO-2 in a pipeline of FSDP", why)
+    else:
+        why = (
+            f"{job.stack.name} keeps gradients whole until the last of {several} microbatches, "
+            "where zero 2 would divide them after each: take zero 3, which is priced so, or one microbatch."
+        )
+        yield Violation("ZeRO-2 of FSDP with several microbatches", why)
+
+
+def pipeline_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     layers, made_of = job.shape.layers, f"pp={plan.pp}, chunks={plan.chunks}"
     if not can_fill(layers, plan.stages):
         most = layers + MOST_STAGES_ABOVE_LAYERS

@@ -109,7 +109,7 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
     tp, replicas = table[:, 0], table[:, 2] * table[:, 4]
     for (recompute, modules), zero, cut in product(recomputations(job, fixed), *words):
         uncut = (job.sequence // table[:, 4]) % tp > 0
-        other = np.logical_not(reduces_once(job, Plan(pp=table[:, 1], zero=zero)))
+        other = np.logical_not(reduces_once(job, Plan(**dict(zip(DEGREES, table.T)), zero=zero)))
         rows = table[((zero == 0) | (replicas > 1)) & other & (((tp > 1) & ~uncut) if cut else True)]
         for shards, some_rows in by_shards(job, rows, zero, fixed):
             degrees = dict(zip(DEGREES, some_rows.T))

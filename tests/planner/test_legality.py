@@ -181,8 +181,20 @@ def test_zero_2_of_fsdp_in_a_pipeline_is_its_zero_3():
     for software, breaks in (("torchtitan-compiled", [rule]), ("pytorch", [rule]), ("megatron-core", [])):
         assert broken(piped, stack=find_stack(software)) == breaks
         assert broken(replace(piped, zero=3), stack=find_stack(software)) == []
-        assert broken(replace(piped, pp=1), stack=find_stack(software)) == []
+        whole = Plan(dp=2, zero=2, micro_batch=LLAMA.global_batch // 2)
+        assert broken(whole, stack=find_stack(software)) == []
     assert "take zero 3" in sentence(piped, stack=find_stack("torchtitan"))
+
+
+def test_zero_2_divides_no_gradients_that_fsdp_keeps_until_the_last_microbatch():
+    """set_requires_gradient_sync(False) in all but the last: ZeRO-3 holds them whole, so ZeRO-2 does."""
+    several, rule = Plan(dp=2, zero=2), "ZeRO-2 of FSDP with several microbatches"
+    for software, breaks in (("pytorch", [rule]), ("torchtitan", []), ("deepspeed", [])):
+        assert broken(several, stack=find_stack(software)) == breaks
+        assert broken(replace(several, zero=3), stack=find_stack(software)) == []
+    alone = replace(several, micro_batch=LLAMA.global_batch // 2)
+    assert broken(alone, stack=find_stack("pytorch")) == []
+    assert "or one microbatch" in sentence(several, stack=find_stack("pytorch"))
 
 
 def test_chunks_are_those_of_the_schedule_and_parts_of_a_pipeline_rank():
