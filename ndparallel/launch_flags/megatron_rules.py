@@ -15,6 +15,7 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.rules import LaunchRule, without
 from ndparallel.pipeline.catalog import RECIPES, names_in
+from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
 
@@ -29,8 +30,14 @@ def unsharded(plan: Plan):
     return (plan.tp > 1) & np.logical_not(plan.sequence_parallel)
 
 
+def has_one_rank(job: TrainingJob, plan: Plan):
+    """Whether rows go to no other rank, where Megatron-Core takes neither DeepEP nor HybridEP
+    (MoEFlexTokenDispatcher in megatron/core/transformer/moe/token_dispatcher.py)."""
+    return DISPATCHERS[job.stack.dispatcher].once & (plan.tp * plan.ep == 1)
+
+
 def dispatcher_of(job: TrainingJob, plan: Plan) -> str:
-    return job.stack.dispatcher if plan.ep > 1 else "alltoall"
+    return "alltoall" if has_one_rank(job, plan) else job.stack.dispatcher
 
 
 def recomputes(job: TrainingJob, plan: Plan, *modules: str):
@@ -112,7 +119,7 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
         lambda job, plan: (
             job.stack.graphs in GRAPH_SCOPES
             and job.capacity_factor is not None
-            and (plan.ep == 1) | (job.stack.dispatcher == "alltoall")
+            and has_one_rank(job, plan) | (job.stack.dispatcher == "alltoall")
         ),
     ),
 )

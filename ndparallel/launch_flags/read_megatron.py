@@ -229,7 +229,7 @@ def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
         prefetch=gathers if plan.zero == 3 else reduces,
         cp_gathers=flags.text("--cp-comm-type") in ("all_gather", "allgather"),
         pp_overlap=not flags.has(fields.MESSAGES_NOT_BESIDE),
-        dispatcher=dispatcher_from(flags) if shape.experts and plan.ep > 1 else base.dispatcher,
+        dispatcher=dispatcher_from(flags, plan, base) if shape.experts else base.dispatcher,
         hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
         graphs=graphs_from(flags),
         fused_permutation=flags.has(fields.FUSED["fused_permutation"]),
@@ -274,13 +274,16 @@ def dropout_from(flags: GivenFlags) -> bool:
     return True
 
 
-def dispatcher_from(flags: GivenFlags) -> str:
-    """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones."""
+def dispatcher_from(flags: GivenFlags, plan: Plan, base: Stack) -> str:
+    """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones. Of a single rank
+    a script cannot say the software's own."""
     flags.heed("--moe-router-dtype")
     kind, backend = flags.text("--moe-token-dispatcher-type"), flags.text("--moe-flex-dispatcher-backend")
     if kind is None:
         flags.assume("--moe-token-dispatcher-type", "allgather")
     named = (backend or "deepep") if kind == "flex" else kind or "allgather"
+    if plan.tp * plan.ep == 1 and named == "alltoall":
+        return base.dispatcher
     return named if named in fields.DISPATCHERS else "alltoall"
 
 

@@ -133,7 +133,8 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])),
         dropout=draw(st.booleans()),
     )
-    stack = replace(stack, dispatcher=draw(st.sampled_from([*fields.DISPATCHERS]))) if plan.ep > 1 else stack
+    if job.shape.experts and plan.tp * plan.ep > 1:
+        stack = replace(stack, dispatcher=draw(st.sampled_from([*fields.DISPATCHERS])))
     if job.shape.experts:
         stack = replace(stack, fused_permutation=draw(st.booleans()), fused_router=draw(st.booleans()))
     stack = replace(stack, gradient_bytes=draw(st.sampled_from([2, 4])))
@@ -316,6 +317,14 @@ def test_megatron_says_for_which_imbalance_a_script_is_planned(imbalance, told):
 
 def on(job: TrainingJob, **stack: Any) -> TrainingJob:
     return replace(job, stack=replace(job.stack, **stack))
+
+
+@pytest.mark.parametrize(("tp", "written"), [(2, "flex"), (1, "alltoall")])
+def test_a_flexible_dispatcher_is_written_where_a_row_can_go_to_another_rank(tp, written):
+    """MoEFlexTokenDispatcher asserts tp * ep > 1."""
+    script = emit_megatron(on(MIXTRAL, dispatcher="hybridep"), Plan(tp=tp, dp=8, sequence_parallel=tp > 1))
+    assert f"--moe-token-dispatcher-type {written}" in script
+    assert read_megatron(script, H100).job.stack.dispatcher == ("hybridep" if tp > 1 else "deepep")
 
 
 def test_fused_kernels_of_router_and_permutation_are_asked_for_priced_and_written(capsys):
