@@ -82,12 +82,12 @@ class TrainingJob:
     def gradient_bytes(self) -> int:
         return 2 if self.half else self.stack.gradient_bytes
 
-    @property
-    def matrix_bytes(self) -> float:
+    def matrix_bytes(self, zero: int) -> float:
         """Bytes of a weight of a layer's matrix: in 16 bits, and as Transformer Engine keeps it cast from a
-        step's first microbatch on; of both, what its software has."""
+        step's first microbatch on; of both, what its software has. It keeps no casts alone without a sharded
+        optimizer (validate_args in megatron/training/arguments.py, fp8_param_gather)."""
         cast = NUMBER_TYPES[self.dtype].copies_bytes(self.hopper) if self.stack.keeps_cast else 0
-        return cast + (0 if cast and self.casts_weights_alone else 2)
+        return cast + (0 if cast and zero and self.casts_weights_alone else 2)
 
     @property
     def gathered_matrix_bytes(self) -> float:

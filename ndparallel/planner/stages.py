@@ -87,7 +87,7 @@ def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
 
 def held_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     """Parameters of one unit as its GPU keeps them, whole or cast, in numbers of 16 bits."""
-    return elements_of(job, plan, kind, 1.0 if plan.zero == 3 else job.matrix_bytes / 2)
+    return elements_of(job, plan, kind, 1.0 if plan.zero == 3 else job.matrix_bytes(plan.zero) / 2)
 
 
 def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> tuple[Any, Any]:

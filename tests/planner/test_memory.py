@@ -299,9 +299,19 @@ def test_transformer_engine_keeps_weights_of_layers_cast_beside_or_instead_of_th
     some = replace(fsdp(name, dtype=dtype), hardware=find_hardware(hardware))
     counted, layers = LLAMA.parameters(), 32
     matrices = layers * (counted.attention + counted.dense_mlp)
-    found = peak_memory(some, Plan(tp=2)).weights
+    found = peak_memory(some, Plan(tp=2, zero=1)).weights
     rest = 2 * (2 * counted.token_embedding / 2 + layers * counted.layer_norms + counted.final_norm)
     assert found == pytest.approx(each * matrices / 2 + rest)
+
+
+def test_weights_are_kept_cast_alone_where_an_optimizer_is_sharded():
+    """--fp8-param-gather needs --use-distributed-optimizer: without it two bytes stay."""
+    some, matrices = (
+        fsdp("nemo", dtype="fp8"),
+        32 * (LLAMA.parameters().attention + LLAMA.parameters().dense_mlp),
+    )
+    whole, sharded = (peak_memory(some, Plan(zero=zero)).weights for zero in (0, 1))
+    assert whole - sharded == pytest.approx(2 * matrices)
 
 
 def test_an_interleaved_schedule_whose_passes_run_as_one_keeps_a_chunk_more():

@@ -77,15 +77,17 @@ def memory_table(job: TrainingJob, plans: Plan) -> PlanTable:
     """The columns that memory follows from, of plans that share recompute, zero and sequence parallelism.
     Their degrees are arrays of one length."""
     columns = memory_columns(job, plans) | {
-        "elements": [line for count in counts_of(job, plans) for line in elements_by_part(job, plans, count)],
+        "elements": [line for count in counts_of(job) for line in elements_by_part(job, plans, count)],
         "microbatches": plans.microbatches(job),
     }
     return {name: whole(column, len(plans.tp)) for name, column in columns.items()}
 
 
-def counts_of(job: TrainingJob, plans: Plan) -> tuple[Callable, ...]:
-    """What counts a rank's parameters: as they are held, and as they are trained where these differ."""
-    return (held_of, trained_of) if job.adapters or job.matrix_bytes != 2 else (held_of,)
+def counts_of(job: TrainingJob) -> tuple[Callable, ...]:
+    """What counts a rank's parameters: as they are held, and as they are trained where these differ in some
+    plans."""
+    differ = job.adapters or any(job.matrix_bytes(zero) != 2 for zero in (0, 1))
+    return (held_of, trained_of) if differ else (held_of,)
 
 
 def time_tables(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
@@ -319,7 +321,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     plans = replace(plans, schedule="1f1b")
     lists = lists_of(job, plans)
     ways = (plain_states, fsdp_states)
-    size = 2 * len(counts_of(job, plans))
+    size = 2 * len(counts_of(job))
     plain, fsdp = (
         line_through(lambda *rows, states=states: sum(states(job, plans, rows[:2], rows[-2:]).values()), size)
         for states in ways
