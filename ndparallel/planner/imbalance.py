@@ -57,7 +57,7 @@ def unlike(work: Workload, most: str) -> str:
 
 
 def in_no_stride(work: Workload, times: PipelineTimes, most: str) -> str:
-    """Of a schedule that parts backward passes: what its order was made for, and what there is."""
+    """What the order of a schedule that parts backward passes was made for, and what there is."""
     seconds, middle = times.durations.seconds_by_stage(work.plan.stages), work.plan.stages // 2
     each = listed([f"{op} {si(seconds[op][middle], 's')}" for op in "FIW"])
     return (
