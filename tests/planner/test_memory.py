@@ -21,6 +21,7 @@ from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import framework_workload
+from ndparallel.search.bounds.lower_bound import lower_bound
 
 BIASES = ("qkv", "output", "mlp", "norm")
 GPT = ModelShape(
@@ -312,6 +313,21 @@ def test_weights_are_kept_cast_alone_where_an_optimizer_is_sharded():
     )
     whole, sharded = (peak_memory(some, Plan(zero=zero)).weights for zero in (0, 1))
     assert whole - sharded == pytest.approx(2 * matrices)
+
+
+def test_activations_on_their_way_to_the_host_are_no_more_than_there_are():
+    """A rank with the embedding alone has none to send, and one with a layer holds that one."""
+    some = replace(fsdp("nemo"), global_batch=4)
+    plan = Plan(pp=34, dp=4)
+    usual, away = (
+        memory_by_rank(framework_workload(one, plan))
+        for one in (some, replace(some, offload=("activations",)))
+    )
+    assert [one.activations for one in away] == [one.activations for one in usual]
+    less, few = replace(some, offload=("activations",)), Plan(pp=2)
+    assert peak_memory(less, few).activations < 0.3 * peak_memory(some, few).activations
+    for each in (plan, few):
+        assert lower_bound(less, each).memory_bytes[0] == pytest.approx(peak_memory(less, each).total)
 
 
 def test_an_interleaved_schedule_whose_passes_run_as_one_keeps_a_chunk_more():

@@ -23,13 +23,18 @@ IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on t
 def held_activations(
     job: TrainingJob, plan: Plan, kinds: Sequence[str], layer_bytes: Callable[[str], Any]
 ) -> tuple[Any, Any]:
-    """Bytes on the GPU of these units' activations: of each microbatch in flight, and, where activations go
-    to the host, of the layer that is computed and the one that travels. `layer_bytes` are those of a layer by
-    what is recomputed."""
+    """Bytes of these units' activations of a microbatch in flight, and of a layer that keeps most.
+    `layer_bytes` are those of a layer by what is recomputed."""
     layers = [kind for kind in kinds if kind.startswith(("dense", "experts"))]
-    kept, away = sum(kind.endswith(KEPT) for kind in layers), job.activations_away
+    kept = sum(kind.endswith(KEPT) for kind in layers)
     each = (len(layers) - kept) * layer_bytes(plan.recompute) + (kept and kept * layer_bytes("none"))
-    return each, away and IN_TRANSIT * away * layer_bytes("none" if kept else plan.recompute)
+    return each, layer_bytes("none" if kept else plan.recompute)
+
+
+def on_gpu(in_flight: Any, layer: Any, away: Any):
+    """Bytes of the activations in flight that a GPU holds: of what goes to the host, the layer that is
+    computed and the one that travels."""
+    return in_flight - away * larger(0.0, in_flight - IN_TRANSIT * layer)
 
 
 def passed_bytes(job: TrainingJob, plan: Plan):

@@ -33,6 +33,7 @@ from ndparallel.planner.layers.kept import (
     held_activations,
     layer_bytes,
     normed_bytes,
+    on_gpu,
     once_bytes,
     passed_bytes,
     passed_messages,
@@ -140,8 +141,8 @@ class UnitsMemory:
 
     def of_rank(self, rank: int, chunks: float) -> StageMemory:
         """The memory of a rank that keeps so many chunks in flight."""
-        job, plan, (each, travelling) = self.job, self.plan, self.activations
-        held = each * chunks / plan.chunks * (1 - job.activations_away) + travelling + self.once
+        job, plan, (each, layer) = self.job, self.plan, self.activations
+        held = on_gpu(each * chunks / plan.chunks, layer, job.activations_away) + self.once
         if self.message:
             place = plan.recipe.layout, plan.pp, plan.chunks, rank, plan.microbatches(job), chunks
             held = held + self.message * passed_messages(*place)

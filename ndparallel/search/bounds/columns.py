@@ -34,7 +34,7 @@ import numpy as np
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.dense import lists_of
-from ndparallel.planner.layers.kept import IN_TRANSIT, kept_bytes, once_bytes, passed_bytes, prediction_bytes
+from ndparallel.planner.layers.kept import kept_bytes, once_bytes, passed_bytes, prediction_bytes
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import (
@@ -328,13 +328,13 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     )
     sharded = is_fully_sharded(job, plans)
     reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
-    kept, away = kept_bytes(lists, plans.recompute), job.activations_away
     return {
-        "reserve": reserve + context_bytes(job, plans) + IN_TRANSIT * kept * away,
+        "reserve": reserve + context_bytes(job, plans),
         "once": once_bytes(job, plans),
         "in_pairs": plans.sends_rows_beside(job.stack),
         "per_element": per_element,
-        "kept": kept * (1 - away),
+        "kept": kept_bytes(lists, plans.recompute),
+        "away": job.activations_away,
         "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),
         "passed": passed_bytes(job, plans),
         "logits": logits_bytes(job, plans) + prediction_bytes(job, plans),

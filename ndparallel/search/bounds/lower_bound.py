@@ -28,7 +28,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import lost_to
-from ndparallel.planner.layers.kept import passed_messages
+from ndparallel.planner.layers.kept import on_gpu, passed_messages
 from ndparallel.planner.memory.total import chunks_in_flight
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.paired import share_in_pairs
@@ -87,7 +87,8 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
         messages = passed_messages(recipe.layout, depth.pp, depth.chunks, rank, microbatches, chunks)
         begun = recipe.chunks_begun(microbatches, depth.pp, depth.chunks) / depth.chunks
         passing = messages * table["passed"] - (1 - begun) * waiting
-        every.append((held + chunks * chunk + passing).max(axis=0) + table["reserve"])
+        activations = on_gpu(chunks * chunk, table["kept"], table["away"])
+        every.append((held + activations + passing).max(axis=0) + table["reserve"])
     return every
 
 
