@@ -7,7 +7,7 @@ Limit  Hardware figures are those of the data sheet; what is achieved of them st
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpu import Hardware
@@ -108,6 +108,17 @@ def with_word(cluster: Variant, name: str, operator: str, word: str) -> Variant:
     return replace(cluster, job=WORDS[name](cluster.job, word))
 
 
+def with_software(job: TrainingJob, word: str) -> TrainingJob:
+    """The job on other software, which keeps what was switched on the one it had."""
+    other, before = find_stack(word), find_stack(job.stack.name)
+    switched = {
+        each.name: getattr(job.stack, each.name)
+        for each in fields(job.stack)
+        if getattr(job.stack, each.name) != getattr(before, each.name)
+    }
+    return replace(job, stack=other if other.executed or before.executed else replace(other, **switched))
+
+
 def with_dtype(job: TrainingJob, word: str) -> TrainingJob:
     return replace(job, dtype=find_choice("dtype", DTYPE_SPELLINGS.get(word.lower(), word), DTYPES))
 
@@ -143,7 +154,7 @@ def switched(name: str) -> Callable[[TrainingJob, str], TrainingJob]:
 
 
 WORDS: dict[str, Callable[[TrainingJob, str], TrainingJob]] = {
-    "software": lambda job, word: replace(job, stack=find_stack(word)),
+    "software": with_software,
     "hardware": lambda job, word: replace(job, hardware=find_hardware(word)),
     "dtype": with_dtype,
     **{name: switched(name) for name in SWITCHES},

@@ -39,6 +39,14 @@ def test_each_switch_changes_the_step_in_the_direction_that_its_name_says():
     assert seconds("etp=1") == seconds()
 
 
+def test_other_software_keeps_what_was_switched_on_the_one_before():
+    switched = {"attention": "unfused", "dp_overlap": False, "dispatcher": "alltoall", "graphs": "router"}
+    before = Variant(replace(MIXTURE, stack=replace(MIXTURE.stack, **switched)), 32)
+    after = what_if(before, "software=nemo").job.stack
+    assert after == replace(STACKS["nemo"], **switched) != STACKS["nemo"]
+    assert what_if(before, "software=pocket").job.stack == STACKS["pocket"]
+
+
 @pytest.mark.parametrize("word", ["bf16", "BF16", "bfloat16"])
 def test_a_change_of_dtype_takes_the_words_that_the_option_takes(word):
     fp8 = what_if(Variant(MIXTURE, 32), "dtype=FP8")
