@@ -1,6 +1,7 @@
 """Claims about `--what-if` on switches of the software: graphs, dispatcher, etp, experts."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_each_switch_changes_the_step_in_the_direction_that_its_name_says():
 
 
 def test_other_software_keeps_what_was_switched_on_the_one_before():
-    switched = {"attention": "unfused", "dp_overlap": False, "dispatcher": "alltoall", "graphs": "router"}
+    switched: dict[str, Any] = {"attention": "unfused", "dp_overlap": False, "dispatcher": "alltoall", "graphs": "router"}
     before = Variant(replace(MIXTURE, stack=replace(MIXTURE.stack, **switched)), 32)
     after = what_if(before, "software=nemo").job.stack
     assert after == replace(STACKS["nemo"], **switched) != STACKS["nemo"]
