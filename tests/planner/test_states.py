@@ -19,7 +19,7 @@ from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import checkpoint_bytes
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.prediction import peak_memory, predict
-from ndparallel.planner.software import find_stack
+from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.stages import elements_of, trained_of
 from ndparallel.search.bounds.lower_bound import lower_bound
 
@@ -50,6 +50,15 @@ def test_adapters_have_the_published_number_of_parameters(model, adapters, publi
     shape = find_model(model)
     each, none = trained_of(job(shape, adapters=adapters), Plan(), "dense")
     assert (shape.layers * each, none) == (published, 0)
+
+
+@pytest.mark.parametrize("software", [name for name, stack in STACKS.items() if not stack.executed])
+@pytest.mark.parametrize("adapters", [Adapters(16), QLORA])
+def test_a_matrix_with_a_bias_is_frozen_on_every_software(adapters, software):
+    """Some add the bias of q, k and v in a kernel of its own, beside which no adapter multiplies."""
+    gpt = replace(job(find_model("gpt3-175b")), stack=find_stack(software), adapters=adapters)
+    plan = Plan(tp=8, recompute="full")
+    assert predict(gpt, plan).seconds > 0.5 * predict(replace(gpt, adapters=None), plan).seconds
 
 
 def test_double_quantization_takes_0_127_bits_beside_the_4():

@@ -69,7 +69,9 @@ class FrozenLists:
 
 def matrix_of(shape: ModelShape, item) -> str:
     """The matrix of a layer that an item of a list multiplies with, or ""."""
-    name = item.name.removeprefix("experts ").rpartition(" ")[0] if isinstance(item, Operation) else ""
+    if not isinstance(item, Operation) or item.kind != "matmul":
+        return ""
+    name = item.name.removeprefix("experts ").rpartition(" ")[0]
     return name if adapted_parts(shape, name) else ""
 
 
