@@ -11,6 +11,7 @@ from gpu import si
 from ndparallel.base.words import WIDTH
 from ndparallel.commands.plan_measured import differences_from, show_differences
 from ndparallel.drawing.timeline import Timelines
+from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.launch_flags.options import described, launch_script, script_given
 from ndparallel.planner.describe import headline, parts, sentences, shared_ports
 from ndparallel.planner.difference import Difference
@@ -44,9 +45,15 @@ def run_one(arguments: argparse.Namespace) -> int:
         print(launch_script(arguments.emit, found)["launch"], end="")
         return 0
     console, _ = plain_console()
-    show(console, found, arguments, [*asked.notes, *compared])
+    show(console, found, arguments, [*asked.notes, *compared, *not_launched(found)])
     show_beside(console, found, changed, measured, remedies)
     return 0
+
+
+def not_launched(found: Prediction) -> list[str]:
+    """What is said of a plan that its own framework cannot run."""
+    refusal = own_refusal(found.job, found.plan)
+    return [f"Its framework cannot launch this plan: {refusal}"] if refusal else []
 
 
 def as_json(

@@ -136,6 +136,13 @@ def whose(job: TrainingJob) -> list[str]:
     return names or [*FRAMEWORKS]
 
 
+def own_refusal(job: TrainingJob, plan: Plan) -> str:
+    """Why the framework whose software is priced cannot run the plan; "" where it can, or where it is none of
+    FRAMEWORKS."""
+    own = [framework for framework in FRAMEWORKS.values() if job.stack.name in framework.software]
+    return " ".join(framework.refusal(job, plan) for framework in own)
+
+
 def values_of(names: Iterable[str]) -> dict[str, tuple]:
     """What at least one of these frameworks has, for the fields of a plan that all of them bound."""
     every = [FRAMEWORKS[name].can_launch() for name in names]

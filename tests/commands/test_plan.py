@@ -406,3 +406,20 @@ def test_json_has_the_seconds_of_sharing_only_where_ports_are_shared(capsys):
     mixture = ["--model", "mixtral-8x7b", "--gpus", "16", "--global-batch", "16"]
     alone, shared = (answered(capsys, *each) for each in ([*LLAMA, "--dp", "8"], [*mixture, "--ep", "8"]))
     assert "sharing_seconds" not in alone and 0 < shared["sharing_seconds"] < 0.1 * shared["step_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--schedule zb-h1", "Megatron-Core 0.19.2 has no flags for the schedule zb-h1"),
+        ("--software deepspeed --zero 3", "DeepSpeed has no ZeRO-3 in a pipeline"),
+        ("--software torchtitan", ""),
+        ("--software megatron-2021", ""),
+    ],
+)
+def test_a_plan_says_that_its_own_framework_cannot_launch_it(options, said, capsys):
+    job = "plan --model llama-3-8b --gpus 16 --tp 2 --pp 4 --recompute full --global-batch 64 --timeline none"
+    assert main([*job.split(), *options.split()]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("Its framework cannot launch this plan" in printed) == bool(said)
+    assert said in printed

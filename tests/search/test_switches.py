@@ -41,7 +41,12 @@ def test_each_switch_changes_the_step_in_the_direction_that_its_name_says():
 
 
 def test_other_software_keeps_what_was_switched_on_the_one_before():
-    switched: dict[str, Any] = {"attention": "unfused", "dp_overlap": False, "dispatcher": "alltoall", "graphs": "router"}
+    switched: dict[str, Any] = {
+        "attention": "unfused",
+        "dp_overlap": False,
+        "dispatcher": "alltoall",
+        "graphs": "router",
+    }
     before = Variant(replace(MIXTURE, stack=replace(MIXTURE.stack, **switched)), 32)
     after = what_if(before, "software=nemo").job.stack
     assert after == replace(STACKS["nemo"], **switched) != STACKS["nemo"]
