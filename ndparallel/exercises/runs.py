@@ -18,14 +18,15 @@ from ndparallel.exercises.answer import TOLD, Answer
 from ndparallel.exercises.exercise import Attempt
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
-from ndparallel.lessons.runner import Runner, entry_of, mean_losses, wrong_outcome
+from ndparallel.lessons.runner import Reference, Runner, entry_of, mean_losses, wrong_outcome
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.measure import breakdown, bytes_sent
-from ndparallel.training.gradient_check import TOLERANCE, Tensors, differences
+from ndparallel.results.report import WEIGHT_TOLERANCE
+from ndparallel.training.gradient_check import TOLERANCE, Tensors, differences, step_difference
 from ndparallel.training.job import Job
 
 
@@ -90,6 +91,7 @@ def first_fault(faults: Iterable[str]) -> str:
 
 
 OTHERS = ((3, 2), (2, 3))  # GPUs and layers
+OF_A_STEP = WEIGHT_TOLERANCE["float32", "adamw"][1]  # that weights may be away from the single GPU's
 
 
 def in_lesson(
@@ -113,6 +115,7 @@ def in_lesson(
         wrong_outcome(results)
         or wrong_gradients(results, alone.gradients, tolerance, meaning or averaged_wrongly(mesh.dp))
         or wrong_losses(mean_losses(results), alone.measurement.losses, tolerance)
+        or wrong_weights(results, alone, job)
     )
     return attempt_of(results, figures, wrong, job.steps)
 
@@ -159,6 +162,19 @@ def wrong_losses(found: Sequence[float], right: Sequence[float], tolerance: floa
             return (
                 f"The loss of step {step + 1} is {loss:.6g}, and {expected:.6g} is right. The first step's "
                 "gradients were right, so its weights are not: does everybody have all stepped weights?"
+            )
+    return ""
+
+
+def wrong_weights(results: Sequence[RankResult], alone: Reference, job: Job) -> str:
+    """Say which GPU's stepped weights are not the single GPU's, where gradients and losses are."""
+    for result in results:
+        far = step_difference([result.value], alone.weights, alone.gradients, job.steps * job.learning_rate)
+        if far > OF_A_STEP:
+            return (
+                f"GPU {result.rank}: its weights are {far:.2g} of a step away from one GPU's, and its "
+                "gradients are right. Does its optimizer step once for each batch, and does everybody have "
+                "all stepped weights?"
             )
     return ""
 

@@ -11,7 +11,7 @@ of them on its own quarter, so that after one step there are four models. Make i
 Given   replica.buckets                     the gradients, in one array or several
         bucket.all_reduce(algorithm="ring") averages a bucket over all GPUs; "naive" does it on GPU 0
 
-Right is every gradient of one GPU that took the whole batch. Then the seconds count.
+Right are the gradients and the weights of one GPU that took the whole batch. Then the seconds count.
 """
 
 from gpu import GPU

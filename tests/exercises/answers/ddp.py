@@ -91,3 +91,17 @@ def averages_twice(gpu, job):
             bucket.all_reduce()
         replica.optimizer_step()
     return replica.outcome
+
+
+def steps_twice(gpu, job):
+    """of a step away from one GPU's, and its gradients are right"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        for bucket in replica.buckets:
+            bucket.all_reduce()
+        replica.optimizer_step()
+        replica.optimizer_step()
+    return replica.outcome
