@@ -7,7 +7,9 @@ Idea   The reader gets the task, the imports that its functions need, what is gi
 
 import ast
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 from ndparallel.exercises.exercise import Exercise
 
@@ -26,8 +28,26 @@ def template(exercise: Exercise) -> str:
 
 
 def solution(exercise: Exercise) -> str:
-    """Return the model solution: the lines of every function that is asked for, from where they stand."""
-    return "\n\n".join(inspect.getsource(function).rstrip() for function in exercise.asks.values())
+    """Return the model solution: the lines of every function that is asked for, from where they stand, under
+    the name that is asked for, and behind what they use that the reader's file does not have."""
+    there = {name for part in ast.parse(template(exercise)).body for name in defined(part)}
+    return "\n\n\n".join(
+        part for name, function in exercise.asks.items() for part in with_needs(name, function, there)
+    )
+
+
+def with_needs(name: str, function: Callable, there: set[str]) -> Iterator[str]:
+    """Yield the imports, the definitions and last the lines of a function, which is renamed."""
+    source = Path(inspect.getfile(function)).read_text("utf-8")
+    tree, parts, used = ast.parse(source), list[ast.stmt](), {function.__name__}
+    while more := [part for part in tree.body if part not in parts and defined(part) & used]:
+        parts = more + parts
+        used = {each for part in more for each in names_used(part)} - there
+    yield from imports(tree, parts, there)
+    own = re.compile(rf"^def {function.__name__}\b")
+    for part in parts:
+        if not isinstance(part, ast.Import | ast.ImportFrom):
+            yield own.sub(f"def {name}", segment(part, source))
 
 
 def is_solution(exercise: Exercise, name: str) -> bool:
@@ -48,9 +68,9 @@ def name_of(part: ast.stmt) -> str:
     return ""
 
 
-def imports(tree: ast.Module, parts: list[ast.stmt]) -> Iterator[str]:
-    """Yield the imports that these parts use, as one paragraph."""
-    used = {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
+def imports(tree: ast.Module, parts: list[ast.stmt], there: Collection[str] = ()) -> Iterator[str]:
+    """Yield the imports that these parts use and that are not `there`, as one paragraph."""
+    used = {name for part in parts for name in names_used(part)} - {*there}
     lines = []
     for statement in tree.body:
         if isinstance(statement, ast.Import | ast.ImportFrom) and not from_ours(statement):
@@ -58,6 +78,22 @@ def imports(tree: ast.Module, parts: list[ast.stmt]) -> Iterator[str]:
             lines += [ast.unparse(statement)] if statement.names else []
     if lines:
         yield "\n".join(lines)
+
+
+def names_used(part: ast.stmt) -> set[str]:
+    return {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
+
+
+def defined(part: ast.stmt) -> set[str]:
+    """The names that a statement of a module defines."""
+    match part:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            return {alias.asname or alias.name for alias in aliases}
+        case ast.Assign(targets=targets):
+            return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return set()
 
 
 def from_ours(statement: ast.Import | ast.ImportFrom) -> bool:

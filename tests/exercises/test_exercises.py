@@ -16,7 +16,7 @@ from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.grade import graded, par_of
 from ndparallel.exercises.runs import in_pipeline
 from ndparallel.exercises.tasks import fill_the_bubble, no_bubble
-from ndparallel.exercises.template import is_solution, template
+from ndparallel.exercises.template import is_solution, solution, template
 from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict, judge
 from ndparallel.pipeline.timing import Timing
 
@@ -105,6 +105,13 @@ def test_the_lines_to_begin_with_run(name, tmp_path):
     verdict = verdict_of_file(name, tmp_path / f"{name}.py", template(exercise) + "\nBEGUN = True\n")
     begins_with_lines = not all(is_solution(exercise, asked) for asked in exercise.asks)
     assert verdict.mark in ((PASSED, WRONG) if begins_with_lines else (NOT_BEGUN,))
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_model_solution_as_it_is_printed_behind_the_readers_file_is_par(name, tmp_path):
+    exercise = find_exercise(name)
+    text = f"{template(exercise)}\n\n{solution(exercise)}\n"
+    assert verdict_of_file(name, tmp_path / f"{name}.py", text).mark == PAR
 
 
 @pytest.mark.parametrize("name", ORDER)
