@@ -149,7 +149,7 @@ def times(found: Prediction, width: int) -> Table:
 
 
 def memory(found: Prediction, width: int) -> Table:
-    ranks = shown_ranks(len(found.memory))
+    ranks = shown_ranks(len(found.memory), found.step.rank)
     rows = [
         [f"{rank}", *(si(float(part), "B") for part in (found.memory[rank].total, *held(found, rank)))]
         for rank in ranks

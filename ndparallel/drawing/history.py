@@ -62,6 +62,7 @@ class Lane(NamedTuple):
     stream: str
     spans: tuple[Span, ...]
     others: tuple[int, ...] = ()  # GPUs that did just the same, where they are not drawn themselves
+    of: str = "GPU"  # or a "rank" of a pipeline, which may be many GPUs
 
     @property
     def ranks(self) -> tuple[int, ...]:

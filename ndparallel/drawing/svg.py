@@ -140,7 +140,7 @@ def lane_name(lane: Lane) -> tuple[str, str]:
     """Return the label of a lane and its text style; a long label is written small."""
     if lane.stream != COMPUTE:
         return lane.stream, "end small"
-    name = f"GPU {ranges(lane.ranks)}"
+    name = f"{lane.of} {ranges(lane.ranks)}"
     return name, "end" if len(name) <= 8 else "end small"
 
 

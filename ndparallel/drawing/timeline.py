@@ -86,7 +86,7 @@ def ended(line: Text) -> Generator[Text, None, Text]:
 
 
 def lane_name(lane: Lane) -> str:
-    return f"GPU {ranges(lane.ranks)}" if lane.stream == COMPUTE else f"      {lane.stream}"
+    return f"{lane.of} {ranges(lane.ranks)}" if lane.stream == COMPUTE else f"      {lane.stream}"
 
 
 def rows(lane: Lane, seconds: float, cell_seconds: float) -> Iterator[tuple[str, Iterable[tuple[str, str]]]]:

@@ -55,7 +55,7 @@ BEGINNINGS = {
         "docs/book/4d.md",
         (
             Try("tensor parallelism inside the node", TP4),
-            Try("the same, with TP's GPUs in different nodes", TP4 | {"order": "pp-dp-ep-cp-tp"}, TP4),
+            Try("the same, with TP's GPUs spread over both nodes", TP4 | {"order": "pp-dp-ep-cp-tp"}, TP4),
             Try("one GPU twice as slow", {"slow_gpu": "0:2"}, {}),
             Try("ZeRO-3 against none", DP8 | {"zero": 3}, DP8),
         ),

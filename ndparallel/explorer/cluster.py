@@ -254,7 +254,9 @@ def memory(found: Prediction) -> dict[str, Any]:
         "limit_bytes": limit,
         "limit": si(limit, "B"),
         "kinds": STAGE_MEMORY_KINDS,
-        "ranks": [rank_memory(rank, found.memory[rank]) for rank in shown_ranks(len(found.memory))],
+        "ranks": [
+            rank_memory(rank, found.memory[rank]) for rank in shown_ranks(len(found.memory), found.step.rank)
+        ],
     }
 
 

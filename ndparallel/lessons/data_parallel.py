@@ -77,8 +77,8 @@ def about_nodes(run: Run) -> Iterator[str]:
         memory = copies.peak_memory_bytes["total"] / one.peak_memory_bytes["total"]
         waits = copies.exposed_communication_seconds / one.exposed_communication_seconds
         yield (
-            f"On {one.gpus} GPUs HSDP waits {waits:.0%} as long as FSDP, and needs {memory:.0%} of its "
-            "memory."
+            f"On {one.gpus} GPUs HSDP waits {waits:.0%} as long as FSDP prefetch, and needs {memory:.0%} of "
+            "its memory."
         )
 
 

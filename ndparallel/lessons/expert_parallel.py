@@ -52,6 +52,8 @@ def about_dividing(run: Run) -> Iterator[str]:
 def about_the_favourite(run: Run) -> Iterator[str]:
     if DIVIDED in run and "experts, skewed" in run and run[DIVIDED].gpus > 1:
         busiest = routing_figures(run.results["experts, skewed"])["busiest to mean"]
+        if busiest == 1:  # of sizes alone, whose routers are even
+            return
         longer = compare_durations(run["experts, skewed"].step_seconds, run[DIVIDED].step_seconds)
         yield (
             f"With a favourite, the busiest GPU has {busiest:.1f}x the rows of the mean, all wait for it, "
@@ -117,7 +119,7 @@ def what_grows(rows: list[Row]) -> str:
     ]
     first = f"from {min(wins)} experts on" if wins else "at none of these numbers"
     return (
-        f"Divided is faster {first}: from the fewest to the most experts a GPU sends {grown[DIVIDED]:.1f}x "
+        f"Divided is faster {first}. From the fewest to the most experts a GPU sends {grown[DIVIDED]:.1f}x "
         f"the bytes; where all are everywhere, {grown[EVERYWHERE]:.1f}x."
     )
 

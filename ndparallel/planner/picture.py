@@ -57,7 +57,7 @@ def grid_timeline(found: Prediction) -> Timeline:
 
     assert not isinstance(found.work, FrameworkWorkload)
     ranks = traced_grid(found.work)
-    shown = shown_ranks(len(ranks))
+    shown = shown_ranks(len(ranks), found.step.rank)
     lanes = [lane for rank in shown for lane in as_lanes(spans_of(ranks[rank].trace or []), rank)]
     if len(ranks) > 1:
         lanes = [lane for lane in lanes if lane.stream == "compute"]
@@ -78,7 +78,9 @@ def spans_of(trace: list[tuple[str, float, float, str]]) -> dict[str, list[Span]
 
 
 def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
-    return tuple(Lane(rank, stream, tuple(spans)) for stream, spans in lanes.items())
+    """One for each stream, first that of compute."""
+    streams = sorted(lanes, key=lambda stream: stream != "compute")
+    return tuple(Lane(rank, stream, tuple(lanes[stream])) for stream in streams)
 
 
 def pipeline_timeline(found: Prediction) -> Timeline:
@@ -87,7 +89,8 @@ def pipeline_timeline(found: Prediction) -> Timeline:
     durations, tails = found.step.pipeline.durations, found.step.pipeline.tails
     shown = min(found.microbatches, MOST_ACTIONS // found.plan.stages)
     timing = time_schedule(replay_of_step(found.plan, shown, durations).schedule, durations)
-    ranks, seconds = shown_ranks(found.plan.pp), durations.seconds_by_stage(timing.schedule.layout.stages)
+    ranks = shown_ranks(found.plan.pp, found.step.rank)
+    seconds = durations.seconds_by_stage(timing.schedule.layout.stages)
     lanes = []
     for rank in ranks:
         times = apart(list(zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])), seconds)
@@ -96,7 +99,8 @@ def pipeline_timeline(found: Prediction) -> Timeline:
         end = last + float(tails[rank].total)
         spans.append(Span(last, end - optimizer, palette.WAITING, "gradients and weights"))
         spans.append(Span(end - optimizer, end, palette.OPTIMIZER, "optimizer"))
-        lanes.append(Lane(rank, "compute", tuple(span for span in spans if span.end > span.start)))
+        drawn = tuple(span for span in spans if span.end > span.start)
+        lanes.append(Lane(rank, "compute", drawn, of="rank"))
     name = "one step of the pipeline"
     name += f", {shown} of its {found.microbatches} microbatches" * (shown < found.microbatches)
     name += f", {len(ranks)} of its {found.plan.pp} ranks" * (len(ranks) < found.plan.pp)
@@ -116,8 +120,12 @@ def apart(
     return times
 
 
-def shown_ranks(ranks: int) -> list[int]:
-    """All ranks, or as many as there is room for, the first and the last among them."""
+def shown_ranks(ranks: int, spoken_of: int = 0) -> list[int]:
+    """All ranks, or as many as there is room for: the first, the last and the one that is spoken of among
+    them."""
     if ranks <= MOST_RANKS:
         return list(range(ranks))
-    return [round(number * (ranks - 1) / (MOST_RANKS - 1)) for number in range(MOST_RANKS)]
+    shown = [round(number * (ranks - 1) / (MOST_RANKS - 1)) for number in range(MOST_RANKS)]
+    if spoken_of not in shown:
+        shown[min(range(1, MOST_RANKS - 1), key=lambda place: abs(shown[place] - spoken_of))] = spoken_of
+    return shown
