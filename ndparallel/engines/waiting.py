@@ -8,7 +8,8 @@ Cost   One walk over the ranks that wait.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import dropwhile, takewhile
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from gpu import MismatchError
 HERE = os.path.dirname(os.path.abspath(__file__))
 FLOORS = os.path.dirname(os.path.abspath(gpu.__file__))
 COLLECTIVES = (os.path.join(FLOORS, "collectives.py"), os.path.join(os.path.dirname(HERE), "collective"))
+PACKAGE = os.path.dirname(HERE) + os.sep
 MACHINERY = (HERE, os.path.join(FLOORS, "gpu.py"), *COLLECTIVES, contextlib.__file__)
 MOST_NAMED = 8  # ranks of a circle, or unread messages of a rank, that a report names
 
@@ -129,7 +131,26 @@ def awaited(what: Any, frame: FrameType | None) -> str:
 
 
 def place(frame: FrameType | None) -> str:
-    """The line of code that a frame stands on: the first one outside the machinery that carries messages."""
-    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(MACHINERY):
+    """The line of code that a frame stands on: the first one outside the machinery that carries messages; and
+    where that is the package's own, the line of the rank's program that called it."""
+    outside = dropwhile(lambda each: path_of(each).startswith(MACHINERY), callers(frame))
+    lines = list(takewhile(lambda each: not path_of(each).startswith(HERE), outside))
+    if not lines:
+        return "unknown place"
+    program = next((each for each in lines if not path_of(each).startswith(PACKAGE)), lines[0])
+    return where(lines[0]) + (f", called in {where(program)}" if program is not lines[0] else "")
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame, the one that called it, and so on."""
+    while frame is not None:
+        yield frame
         frame = frame.f_back
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "unknown place"
+
+
+def path_of(frame: FrameType) -> str:
+    return os.path.abspath(frame.f_code.co_filename)
+
+
+def where(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

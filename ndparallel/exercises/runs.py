@@ -61,6 +61,9 @@ def sends_apart(result: RankResult) -> RankResult:
     return result._replace(events=drawn)
 
 
+MEASURED = "(What is shown is the run that is measured, which is right.)"
+
+
 def right_everywhere(
     run: Callable[..., Attempt], name: str, measured: Sequence[int], *others: Sequence[int]
 ) -> Attempt:
@@ -70,7 +73,7 @@ def right_everywhere(
     for world in others:
         if not done.wrong:
             fault = fault_of(run, world)
-            done = done.with_fault(fault and f"{name.format(*world)}: {fault}")
+            done = done.with_fault(fault and f"{name.format(*world)}: {fault} {MEASURED}")
     return done
 
 
