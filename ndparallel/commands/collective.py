@@ -40,7 +40,7 @@ MANY_MESSAGES = (
     "Here a sender pays for bytes alone; a real one also pays for every message, so that trees win small "
     "arrays from one root."
 )
-COLUMNS = ("algorithm", "time", "closed form", "most sent by a rank", "messages", "sent in all")
+COLUMNS = ("algorithm", "time", "closed form", "most sent by a rank", "in messages", "sent in all")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -100,8 +100,13 @@ def rows(lane: Lane, seconds: float, cell_seconds: float) -> Iterator[tuple[str,
         )
         return
     yield lane_name(lane), painted_letters(lane, filled, cell_seconds)
-    if sum(cell[WAITING] for cell in filled) >= LEAST_WAITING * seconds > 0:
+    if has_row_of_waits(lane, seconds):
         yield WAITS, [(levels(filled, WAITING, cell_seconds), ACTIVITIES[WAITING].light)]
+
+
+def has_row_of_waits(lane: Lane, seconds: float) -> bool:
+    waits = sum(span.seconds for span in lane.spans if span.activity == WAITING)
+    return lane.stream == COMPUTE and waits >= LEAST_WAITING * seconds > 0
 
 
 def shares(lane: Lane, seconds: float, cell_seconds: float) -> list[dict[str, float]]:
@@ -207,6 +212,8 @@ def legend(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
         block = "Block: how much of it, \u2581 little to \u2588 all."
         yield Text(f"Letter: what fills most of a cell{number}. {block}", "dim")
     groups = dict.fromkeys(lane.stream for lane in lanes if lane.stream != COMPUTE)
+    waits = any(has_row_of_waits(lane, each.seconds) for each in timelines for lane in each.lanes)
+    below = ["when it waits"] * waits
+    below += [f"when each group communicates ({', '.join(groups)})"] * bool(groups)
     if groups:
-        below = f"Rows below a GPU: when it waits, and when each group communicates ({', '.join(groups)})."
-        yield Text(below, "dim")
+        yield Text(f"Rows below a GPU: {', and '.join(below)}.", "dim")

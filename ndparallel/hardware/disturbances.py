@@ -178,7 +178,7 @@ def slow_gpu(text: str) -> tuple[int, float]:
     rank, _, factor = text.partition(":")
     form = "write RANK:FACTOR, as in --slow-gpu 2:1.5 for a GPU 2 that takes 1.5 times as long"
     (gpu,) = ranks_from(f"--slow-gpu {brief(text)}", form, rank)
-    return gpu, factor_from("--slow-gpu", text, factor)
+    return gpu, factor_from(f"--slow-gpu {brief(text)}", form, factor)
 
 
 def slow_link(text: str) -> tuple[int, int, float]:
@@ -188,7 +188,7 @@ def slow_link(text: str) -> tuple[int, int, float]:
     a, b = ranks_from(f"--slow-link {brief(text)}", form, *ends.partition("-")[::2])
     if a == b:
         raise UserError(f"--slow-link {brief(text)}: a GPU has no link to itself; name two GPUs.")
-    return a, b, factor_from("--slow-link", text, factor)
+    return a, b, factor_from(f"--slow-link {brief(text)}", form, factor)
 
 
 def ranks_from(given: str, form: str, *words: str) -> list[int]:
@@ -197,14 +197,11 @@ def ranks_from(given: str, form: str, *words: str) -> list[int]:
     return [whole_number(word, given) for word in words]
 
 
-def factor_from(option: str, text: str, factor: str) -> float:
+def factor_from(given: str, form: str, factor: str) -> float:
     try:
         value = number(factor)
     except UserError:
         value = math.nan
     if not 1 <= value <= MOST_FACTOR:
-        raise UserError(
-            f"{option} {brief(text)}: the factor says how many times as long it takes, a number from 1 to "
-            f"{MOST_FACTOR:,.0f}; 2 is half the speed."
-        )
+        raise UserError(f"{given}: {form}. The factor is a number from 1 to {MOST_FACTOR:,.0f}.")
     return value
