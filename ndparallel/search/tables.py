@@ -277,10 +277,10 @@ def named_table(
 
 
 def first_of(names: Sequence[str]) -> str:
-    """Write "megatron", "megatron, 1 more" or "nobody"."""
+    """Write "megatron", "megatron +1" or "nobody"."""
     if not names:
         return "nobody"
-    return f"{names[0]}, {len(names) - 1} more" if names[1:] else names[0]
+    return f"{names[0]} +{len(names) - 1}" if names[1:] else names[0]
 
 
 def show_changes(console: Console, before: Prediction, changed: dict[str, Prediction]) -> None:
