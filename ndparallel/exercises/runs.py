@@ -26,7 +26,14 @@ from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.measure import breakdown, bytes_sent
 from ndparallel.results.report import WEIGHT_TOLERANCE
-from ndparallel.training.gradient_check import TOLERANCE, Tensors, differences, step_difference
+from ndparallel.training.gradient_check import (
+    TOLERANCE,
+    Tensors,
+    differences,
+    distances,
+    distances_of,
+    step_difference,
+)
 from ndparallel.training.job import Job
 
 
@@ -147,7 +154,8 @@ def wrong_gradients(
     wrong, and what that usually means."""
     for result in results:
         for holding in result.value.gradients:
-            for part, difference in zip(holding.pieces(), differences(holding, reference)):
+            found = distances_of(holding, reference)
+            for part, difference in zip(holding.pieces(), differences(found, reference)):
                 if not difference <= tolerance:
                     parameter, elements, array = part
                     right = reference[parameter.name][parameter.index].reshape(-1)[elements]
@@ -172,7 +180,8 @@ def wrong_losses(found: Sequence[float], right: Sequence[float], tolerance: floa
 def wrong_weights(results: Sequence[RankResult], alone: Reference, job: Job) -> str:
     """Say which GPU's stepped weights are not the single GPU's, where gradients and losses are."""
     for result in results:
-        far = step_difference([result.value], alone.weights, alone.gradients, job.steps * job.learning_rate)
+        found = distances(result.value.weights, alone.weights)
+        far = step_difference(found, alone.gradients, job.steps * job.learning_rate)
         if far > OF_A_STEP:
             return (
                 f"GPU {result.rank}: its weights are {far:.2g} of a step away from one GPU's, and its "

@@ -34,9 +34,10 @@ from ndparallel.results.measure import Measurement, failed, measure
 from ndparallel.results.progress import Announce, ignore
 from ndparallel.training.gradient_check import (
     Tensors,
+    distances,
     gradient_difference,
+    largest_difference,
     step_difference,
-    weight_difference,
     whole_tensors,
 )
 from ndparallel.training.job import Job
@@ -263,6 +264,7 @@ def measure_against(
 ) -> Measurement:
     """Measure a run, and how far its numbers are from the single GPU's."""
     outcomes = [result.value for result in results]
+    weights = distances((each for one in outcomes for each in one.weights), reference.weights)
     return measure(
         name,
         results,
@@ -270,10 +272,8 @@ def measure_against(
         job.steps,
         losses=mean_losses(results),
         max_gradient_difference=gradient_difference(outcomes, reference.gradients),
-        max_weight_difference=weight_difference(outcomes, reference.weights),
-        weight_step_difference=step_difference(
-            outcomes, reference.weights, reference.gradients, job.steps * job.learning_rate
-        ),
+        max_weight_difference=largest_difference(weights, reference.weights),
+        weight_step_difference=step_difference(weights, reference.gradients, job.steps * job.learning_rate),
         gradient_norm=last_norm(results),
         baseline=reference.measurement,
     )

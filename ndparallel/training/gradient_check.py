@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,59 +81,65 @@ def whole_tensors(holdings: Iterable[Holding]) -> Tensors:
 
 
 def gradient_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
-    return largest_difference((holding for outcome in outcomes for holding in outcome.gradients), reference)
+    holdings = (holding for outcome in outcomes for holding in outcome.gradients)
+    return largest_difference(distances(holdings, reference), reference)
 
 
-def weight_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
-    return largest_difference((holding for outcome in outcomes for holding in outcome.weights), reference)
+class Distances(NamedTuple):
+    """|rank's part - reference| of all elements of a holding; the tensors that it has parts of, and where
+    each begins in it."""
+
+    names: list[str]
+    starts: list[int]
+    elements: np.ndarray
+
+    def largest(self) -> list[float]:
+        """The largest of each tensor."""
+        return np.maximum.reduceat(self.elements, self.starts).tolist() if self.names else []
+
+    def root_mean_squares(self) -> list[float]:
+        if not self.names:
+            return []
+        sizes = np.diff([*self.starts, self.elements.size])
+        return np.sqrt(np.add.reduceat(self.elements**2, self.starts) / sizes).tolist()
 
 
-def step_difference(
-    outcomes: Iterable[Outcome], reference: Tensors, gradients: Tensors, learning_rates: float
-) -> float:
-    """Return the largest step difference of weights that were stepped at these learning rates, added up.
-    Tensors whose gradients are no more than rounding are left out: AdamW makes whole steps of them."""
-    return worst(
-        distance / learning_rates
-        for outcome in outcomes
-        for holding in outcome.weights
-        for name, distance in root_mean_squares(holding, reference)
-        if gradients.is_more_than_rounding(name)
-    )
+def distances(holdings: Iterable[Holding], reference: Tensors) -> list[Distances]:
+    return [distances_of(holding, reference) for holding in holdings]
 
 
-def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float:
+def distances_of(holding: Holding, reference: Tensors) -> Distances:
+    """Subtract all parts of a holding at once."""
+    if not holding.array.size:
+        return Distances([], [], holding.array)
+    parts = [(parameter, elements) for parameter, elements, _ in holding.pieces()]
+    right = [reference[each.name][each.index].reshape(-1)[elements] for each, elements in parts]
+    found = holding.array - np.concatenate(right)
+    starts = [0, *accumulate(part.size for part in right[:-1])]
+    return Distances([each.name for each, _ in parts], starts, np.abs(found, out=found))
+
+
+def largest_difference(found: Iterable[Distances], reference: Tensors) -> float:
     """Return the largest relative difference of any tensor on any rank; NaN where one has a NaN."""
-    return worst(each for holding in holdings for each in differences(holding, reference))
+    return worst(each for one in found for each in differences(one, reference))
 
 
-def differences(holding: Holding, reference: Tensors) -> Iterator[float]:
+def differences(found: Distances, reference: Tensors) -> Iterator[float]:
     """Yield max |rank's part - reference| / its scale of every tensor that has elements in a holding."""
-    names, starts, distances = compared(holding, reference)
-    for name, distance in zip(names, np.maximum.reduceat(distances, starts).tolist() if names else ()):
+    for name, distance in zip(found.names, found.largest()):
         scale = reference.scales[name]
         yield distance / scale if scale else distance
 
 
-def root_mean_squares(holding: Holding, reference: Tensors) -> Iterator[tuple[str, float]]:
-    """Yield every tensor that has elements in a holding, with the root mean square of rank's part -
-    reference."""
-    names, starts, distances = compared(holding, reference)
-    if names:
-        sizes = np.diff([*starts, distances.size])
-        yield from zip(names, np.sqrt(np.add.reduceat(distances**2, starts) / sizes).tolist())
-
-
-def compared(holding: Holding, reference: Tensors) -> tuple[list[str], list[int], np.ndarray]:
-    """The tensors that have elements in a holding, where each begins in it, and |rank's part - reference| of
-    all elements: one subtraction serves all."""
-    if not holding.array.size:
-        return [], [], holding.array
-    parts = [(parameter, elements) for parameter, elements, _ in holding.pieces()]
-    right = [reference[each.name][each.index].reshape(-1)[elements] for each, elements in parts]
-    distances = holding.array - np.concatenate(right)
-    starts = [0, *accumulate(part.size for part in right[:-1])]
-    return [each.name for each, _ in parts], starts, np.abs(distances, out=distances)
+def step_difference(found: Iterable[Distances], gradients: Tensors, learning_rates: float) -> float:
+    """Return the largest step difference of weights that were stepped at these learning rates, added up.
+    Tensors whose gradients are no more than rounding are left out: AdamW makes whole steps of them."""
+    return worst(
+        distance / learning_rates
+        for one in found
+        for name, distance in zip(one.names, one.root_mean_squares())
+        if gradients.is_more_than_rounding(name)
+    )
 
 
 def worst(differences: Iterable[float]) -> float:

@@ -12,7 +12,12 @@ from ndparallel.lessons.registry import load, single_gpu
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.measure import measure
-from ndparallel.training.gradient_check import gradient_difference, weight_difference, whole_tensors
+from ndparallel.training.gradient_check import (
+    distances,
+    gradient_difference,
+    largest_difference,
+    whole_tensors,
+)
 from ndparallel.training.job import Job
 
 SMALL = ModelConfig(layers=3, hidden=16, heads=4, kv_heads=2, ffn=24, sequence=16)
@@ -66,9 +71,9 @@ def loss_and_gradient_difference(results: list[RankResult], job: Job) -> tuple[f
 
 
 def difference_of_weights(results: list[RankResult], job: Job) -> float:
-    return weight_difference(
-        (result.value for result in results), whole_tensors(reference(job).value.weights)
-    )
+    right = whole_tensors(reference(job).value.weights)
+    held = (holding for result in results for holding in result.value.weights)
+    return largest_difference(distances(held, right), right)
 
 
 def measured(lesson: str, name: str, job: Job, gpus: int, hardware: Hardware = POCKET) -> Any:
