@@ -3,7 +3,8 @@
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,15 @@ def own_function(words: str) -> Callable[..., Any]:
     if not callable(function):
         raise UserError(f"{file} defines no function {name}.")
     return function
+
+
+def check_parameters(words: str, function: Callable, parameters: Sequence[str]) -> None:
+    """Raise UserError where a reader's function cannot be called with so many arguments."""
+    takes = signature(function)
+    try:
+        takes.bind(*parameters)
+    except TypeError:
+        raise UserError(f"{words} takes {takes}: it must take ({', '.join(parameters)}).") from None
 
 
 def own_module(path: Path) -> ModuleType:

@@ -25,6 +25,7 @@ from rich.text import Text
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.base.functions import is_own
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import listed
 from ndparallel.drawing import schedule_picture
@@ -42,7 +43,8 @@ MOST_STEPS = 1_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("names", nargs="+", metavar="NAME", help=", ".join([*written_schedules(), SEARCHED]))
+    own = "or FILE.py:FUNCTION, which yields (op, stage, microbatch) for (rank, ranks, microbatches)"
+    add("names", nargs="+", metavar="NAME", help=", ".join([*written_schedules(), SEARCHED, own]))
     add("--stages", type=int, default=4, metavar="P", help="ranks of the pipeline (default 4)")
     add("--microbatches", type=int, default=8, metavar="M", help="parts of the batch (default 8)")
     add(
@@ -173,11 +175,12 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
 def heading(timing: Timing) -> Text:
     schedule = timing.schedule
     recipe = RECIPES.get(schedule.name)
-    about = (
-        f"{recipe.summary} ({recipe.source})"
-        if recipe
-        else "The order found for these times and this memory."
-    )
+    if is_own(schedule.name):
+        about = "The order that this function yields."
+    elif recipe:
+        about = f"{recipe.summary} ({recipe.source})"
+    else:
+        about = "The order found for these times and this memory."
     return Text.assemble((schedule.name, "bold"), "  ", (about, "dim"))
 
 

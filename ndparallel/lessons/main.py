@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gpu import Hardware
+from gpu import Hardware, MismatchError
 from ndparallel.base.errors import UserError, guarded
 from ndparallel.base.options import Parser
+from ndparallel.engines.failures import DeadlockError
 from ndparallel.engines.launch import RankError, join
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.notes import check_microbatches, fewer_microbatches, hardware_notes, sizes_only_notes
@@ -102,6 +103,10 @@ def run_asked_for(lesson: Lesson, job: Job, hardware: Hardware, arguments: argpa
             run = run_lesson(lesson, job, hardware, gpus, names, engine, announce, arguments.contention)
     except RankError as error:
         raise as_user_error(error, arguments.own) from error
+    except (DeadlockError, MismatchError) as error:
+        if not arguments.own:
+            raise
+        raise UserError(str(error)) from error
     notes = *hardware_notes(run), *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
     run.report = replace(run.report, notes=notes)
     return run

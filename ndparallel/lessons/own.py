@@ -9,11 +9,10 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.functions import own_function
+from ndparallel.base.functions import check_parameters, own_function
 from ndparallel.engines.launch import RankError
 from ndparallel.lessons.lesson import Lesson, Own, Strategy
 
@@ -50,15 +49,6 @@ def strategy_of(lesson: Lesson, words: str, gpus: int) -> Strategy:
     check_parameters(words, function, kind(lesson).parameters)
     taken = any(strategy.name == name for strategy in lesson.strategies)
     return kind(lesson).strategy(lesson, words if taken else name, words, function, gpus)
-
-
-def check_parameters(words: str, function: Callable, parameters: Sequence[str]) -> None:
-    """Raise UserError where a reader's function cannot be called with so many arguments."""
-    takes = signature(function)
-    try:
-        takes.bind(*parameters)
-    except TypeError:
-        raise UserError(f"{words} takes {takes}: it must take ({', '.join(parameters)}).") from None
 
 
 def kind(lesson: Lesson) -> Own:

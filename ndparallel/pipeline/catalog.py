@@ -7,10 +7,13 @@ Limit  `searched` alone looks at times and memory; the others are the same for e
 Glossary: see `ndparallel.pipeline.actions`.
 """
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ndparallel.base.errors import UserError, find_choice
-from ndparallel.base.functions import in_words, is_own, own_function
+from ndparallel.base.functions import check_parameters, in_words, is_own, own_function
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import count
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import explain
@@ -77,11 +80,13 @@ def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:
     """Write a reader's schedule: FILE.py:FUNCTION yields (op, stage, microbatch) for (rank, ranks,
     microbatches). Raises UserError, with the reason, for one that cannot run."""
     order = own_function(words)
+    check_parameters(words, order, ("rank", "ranks", "microbatches"))
     try:
         lists = [
-            [Action(*action) for action in order(rank, layout.ranks, microbatches)]
-            for rank in range(layout.ranks)
+            list(actions_of(words, order(rank, layout.ranks, microbatches))) for rank in range(layout.ranks)
         ]
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(
             f"{words} raised {in_words(error, Path(words.rpartition(':')[0]).resolve())}."
@@ -90,6 +95,16 @@ def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:
     if fault := explain(schedule):
         raise UserError(f"{words}: {fault}")
     return schedule
+
+
+def actions_of(words: str, found: Any) -> Iterator[Action]:
+    """Read what a reader's schedule returns. Raises UserError for what is no list of actions."""
+    if not isinstance(found, Iterable):
+        raise UserError(f"{words} returned {brief(found)}: yield its actions (op, stage, microbatch).")
+    for each in found:
+        if not isinstance(each, tuple) or len(each) != 3:
+            raise UserError(f"{words} yields {brief(each)}: an action is (op, stage, microbatch).")
+        yield Action(*each)
 
 
 def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) -> None:

@@ -340,3 +340,20 @@ def test_a_schedule_of_ones_own_may_have_several_chunks_on_a_rank(tmp_path):
     schedule = build(f"{file}:order", 2, 4, chunks=2)
     assert (schedule.chunks, schedule.layout.stages) == (2, 4)
     assert time_schedule(schedule, Work()).makespan == 2 * 4 * (1 + 2) + (2 - 1) * (1 + 2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("(rank): yield 'F', rank, 0", "takes (rank): it must take (rank, ranks, microbatches)"),
+        ("(rank, ranks, microbatches): yield 'F'", "yields 'F': an action is (op, stage, microbatch)"),
+        ("(rank, ranks, microbatches): return", "returned None: yield its actions"),
+        ("(rank, ranks, microbatches): yield 'F', 1 / 0, 0", "raised ZeroDivisionError"),
+    ],
+)
+def test_a_readers_schedule_that_is_none_is_told_what_to_yield(lines, said, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(f"def order{lines}\n")
+    with pytest.raises(UserError) as raised:
+        build(f"{file}:order", 2, 2)
+    assert said in str(raised.value)
