@@ -365,11 +365,12 @@ def checked_host(name: str, host: int, node: int) -> int:
 
 def sustained_fraction(value: Mapping[str, Any]) -> float:
     """Return the share of the peak that matmuls sustain: the kernels' best, or less where the power limit
-    allows less."""
+    allows less. No limit allows more than the board's own."""
     limit, joules = value["power_limit"], value["joules_per_flop"]
+    watts = min(limit or value["power"], value["power"])
     if joules is not None:
-        return min(value["matmul_fraction"], (limit or value["power"]) / (joules * value["peak"]["bf16"]))
-    return value["matmul_fraction"] * (min(1.0, limit / value["power"]) if limit else 1.0)
+        return min(value["matmul_fraction"], watts / (joules * value["peak"]["bf16"]))
+    return value["matmul_fraction"] * (watts / value["power"] if limit else 1.0)
 
 
 def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,8 +115,14 @@ def test_a_large_matmul_runs_at_what_the_boards_power_sustains():
 
 def test_no_power_makes_a_matmul_faster_than_the_best_kernel(tmp_path):
     path = tmp_path / "cool.toml"
-    path.write_text('based_on = "h100"\npower_limit = "7 kW"\n')
+    path.write_text('based_on = "h100"\npower = "7 kW"\n')
     assert find_hardware(str(path)).rate(LARGE) == pytest.approx(0.803 * 989e12)
+
+
+def test_no_limit_allows_more_power_than_the_board_has(tmp_path):
+    path = tmp_path / "hot.toml"
+    path.write_text('based_on = "h100"\npower_limit = "900 W"\n')
+    assert find_hardware(str(path)).rate(LARGE) == find_hardware("h100").rate(LARGE)
 
 
 def test_one_tile_more_than_a_full_wave_halves_the_rate():
