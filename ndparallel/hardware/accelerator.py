@@ -366,11 +366,15 @@ def checked_host(name: str, host: int, node: int) -> int:
 def sustained_fraction(value: Mapping[str, Any]) -> float:
     """Return the share of the peak that matmuls sustain: the kernels' best, or less where the power limit
     allows less. No limit allows more than the board's own."""
-    limit, joules = value["power_limit"], value["joules_per_flop"]
+    limit, joules, best = value["power_limit"], value["joules_per_flop"], value["matmul_fraction"]
+    if not limit and joules is None:
+        return best
     watts = min(limit or value["power"], value["power"])
-    if joules is not None:
-        return min(value["matmul_fraction"], watts / (joules * value["peak"]["bf16"]))
-    return value["matmul_fraction"] * (watts / value["power"] if limit else 1.0)
+    return (
+        best * watts / value["power"]
+        if joules is None
+        else min(best, watts / (joules * value["peak"]["bf16"]))
+    )
 
 
 def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
