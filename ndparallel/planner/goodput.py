@@ -34,7 +34,7 @@ from ndparallel.base.errors import UserError
 
 HOUR, DAY = 3600.0, 86_400.0
 LLAMA_3_FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
-FAILURES_IN_A_RUN = 1000  # that a search looks at, for each interval
+FAILURES_IN_A_RUN = 4000  # about as many, that a search looks at, for each interval
 MOST_FAILURES = 5000  # after so many a run that gets nowhere is given up
 SEARCHED = 17  # intervals at a time
 RUNS = 100  # simulated for one answer
