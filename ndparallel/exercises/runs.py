@@ -68,7 +68,7 @@ def sends_apart(result: RankResult) -> RankResult:
     return result._replace(events=drawn)
 
 
-MEASURED = "(What is shown is the run that is measured, which is right.)"
+MEASURED = "The run that is measured is right: it is what is shown."
 
 
 def right_everywhere(
