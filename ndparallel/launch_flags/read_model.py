@@ -121,7 +121,9 @@ def kv_heads_and_width(flags: GivenFlags, hidden: int, heads: int) -> tuple[int,
     """--num-query-groups counts only with --group-query-attention."""
     groups = flags.number("--num-query-groups", 1) if flags.has("--group-query-attention") else heads
     flags.heed("--num-query-groups")
-    return groups, flags.number("--kv-channels", head_width(hidden, heads, "--hidden-size"))
+    if flags.has("--kv-channels"):
+        return groups, flags.number("--kv-channels")
+    return groups, head_width(hidden, heads, "--hidden-size")
 
 
 def vocab_from(flags: GivenFlags) -> int:

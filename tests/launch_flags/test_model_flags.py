@@ -27,6 +27,13 @@ def test_windows_are_written_as_megatron_counts_them_and_read_back():
     assert plain(read_megatron(every, H100).job.shape) == plain(WHOLE_AND_WINDOWS)
 
 
+def test_a_heads_width_may_be_given_where_heads_do_not_divide_the_residual():
+    """As in GLM-4.5: 96 heads of 128 beside a width of 5120."""
+    shape = ModelShape("m", 2, 5120, 96, 8, 128, 1536, 512)
+    found = read_megatron(emit_megatron(replace(job_of(), shape=shape), Plan(dp=8)), H100).job.shape
+    assert (found.heads, found.head_dim) == (96, 128)
+
+
 def test_a_router_keeps_a_token_to_groups_of_experts_where_the_flags_say_so():
     script = emit_megatron(job_of("deepseek-v3"), Plan(dp=8))
     limit = "--moe-router-num-groups 8 --moe-router-group-topk 4"

@@ -110,6 +110,16 @@ def test_a_step_whose_messages_take_no_time_lacks_what_is_said_of_messages(name,
     assert step.breakdown["pp"] == pytest.approx(step.seconds - silent.seconds, abs=1e-9 * step.seconds)
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("layers", [(16, 0, 8, 8), (16, 16, 0, 0)])
+def test_a_stage_without_a_unit_hands_on_what_comes(layers, zero):
+    """As in layouts whose stage has a prediction layer alone, which counts with the head here."""
+    plan = Plan(pp=4, dp=2, zero=zero, stage_layers=layers)
+    found, even = predict(job(batch=64), plan), predict(job(batch=64), replace(plan, stage_layers=()))
+    assert found.memory[layers.index(0)].activations < even.memory[layers.index(0)].activations
+    assert found.seconds > 1.4 * even.seconds
+
+
 def test_an_order_that_is_made_for_other_work_is_told():
     plan = Plan(tp=4, pp=4, dp=2, chunks=2, zero=1, schedule="v-min", recompute="full")
     found = predict(job(batch=64), plan)

@@ -180,8 +180,8 @@ class UnitsMemory:
 
     def summed(self, of: Callable[[str], Elements]) -> Elements:
         """Parameters of all units."""
-        shared, experts = zip(*map(of, self.kinds))
-        return sum(shared), sum(experts)
+        elements = list(map(of, self.kinds))
+        return sum(shared for shared, _ in elements), sum(experts for _, experts in elements)
 
 
 def logits_bytes(job: TrainingJob, plan: Plan):

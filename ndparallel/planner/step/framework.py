@@ -184,8 +184,9 @@ class FrameworkWorkload:
     def stage_seconds(self, kinds: Sequence[str]) -> list[TimeBreakdown]:
         """F, I and W of a stage with these units."""
         counts = Counter(kinds)
+        passes = list(map(self.passes, counts))
         forward, inputs, weights = (
-            total(column, counts.values()) for column in zip(*map(self.passes, counts))
+            total([each[place] for each in passes], counts.values()) for place in range(3)
         )
         weights = weights + self.adding(kinds) if self.plan.zero == 3 else weights
         return [forward + self.shared_amax, inputs + self.shared_amax, weights]
@@ -259,10 +260,8 @@ class FrameworkWorkload:
     def trained(self, rank: int) -> tuple[Any, Any]:
         """Parameters of the rank that have gradients."""
         counts = Counter(kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage])
-        elements = [trained_of(self.job, self.plan, kind) for kind in counts]
-        shared, experts = (
-            sum(count * each for count, each in zip(counts.values(), column)) for column in zip(*elements)
-        )
+        elements = [(count, trained_of(self.job, self.plan, kind)) for kind, count in counts.items()]
+        shared, experts = (sum(count * each[place] for count, each in elements) for place in range(2))
         return shared, experts
 
 

@@ -183,7 +183,7 @@ def without_reductions(buckets: Sequence[BucketCost]) -> list[BucketCost]:
 def gathered_forward(
     streams: StreamClock, buckets: Sequence[BucketCost], prefetch: bool, reshard: bool
 ) -> None:
-    if prefetch:
+    if prefetch and buckets:  # a stage may have no unit
         start_gather(streams, buckets[-1])
     for _, bucket, following in neighbours(streams, reversed(buckets)):
         fetch(streams, bucket, following, prefetch)
@@ -196,7 +196,7 @@ def gathered_backward(
     streams: StreamClock, buckets: Sequence[BucketCost], prefetch: bool, overlap: bool, gathers: bool = True
 ) -> None:
     """FSDP's backward pass; without `gathers` the forward pass has left the weights whole."""
-    if prefetch and gathers:
+    if prefetch and gathers and buckets:
         start_gather(streams, buckets[0])
     for before, bucket, following in neighbours(streams, buckets):
         if gathers:
@@ -208,7 +208,7 @@ def gathered_backward(
         finish_reduce(streams, before if overlap else None)
         begin(streams, bucket.reduce)
         finish_reduce(streams, None if overlap else bucket)
-    finish_reduce(streams, buckets[-1] if overlap else None)
+    finish_reduce(streams, buckets[-1] if overlap and buckets else None)
 
 
 def fetch(streams: StreamClock, bucket: BucketCost, following: BucketCost | None, prefetch: bool) -> None:
