@@ -45,15 +45,10 @@ from ndparallel.planner.memory.states import (
 from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.numbers import either
 from ndparallel.planner.stages import held_of, keeps_gradients, keeps_weights, trained_of
-from ndparallel.planner.step.framework import (
-    FrameworkWorkload,
-    message_seconds,
-    optimizer_seconds,
-    slowest_of,
-    tied,
-    tied_sum,
-)
+from ndparallel.planner.step.framework import FrameworkWorkload, slowest_of
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
+from ndparallel.planner.step.parameter_kernels import optimizer_seconds
+from ndparallel.planner.step.stage_messages import message_seconds, tied, tied_sum
 from ndparallel.search.bounds.sharded import (
     UnitTimes,
     busier_line,
