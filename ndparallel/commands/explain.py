@@ -23,7 +23,8 @@ from ndparallel.planner.options import at_least_one, job_and_plan, with_defaults
 from ndparallel.planner.prediction import AnyWorkload, prediction_of, workload_of
 from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.state_options import add_state_options
-from ndparallel.planner.step.framework import FrameworkWorkload, copies_of_shards, step_operations
+from ndparallel.planner.step.framework import FrameworkWorkload
+from ndparallel.planner.step.parameter_kernels import copies_of_shards, step_operations
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import progress

@@ -104,9 +104,9 @@ def run(arguments: argparse.Namespace) -> int:
     arguments = with_defaults(arguments)
     if searches(arguments, given):
         refuse_measured(arguments)
-        from ndparallel.commands.plan_remedies import search_or_remedies
+        from ndparallel.commands.plan_search import run_search
 
-        return search_or_remedies(arguments, given, words)
+        return run_search(arguments, given, words)
     from ndparallel.commands.plan_one import run_one
 
     return run_one(arguments)

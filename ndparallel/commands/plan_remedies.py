@@ -2,14 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console
 
 from gpu import si
 from ndparallel.base.words import WIDTH
-from ndparallel.commands.plan_search import run_search
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
@@ -21,20 +18,16 @@ COLUMNS = ("what would make it fit", "step", "memory", "launched by", "it change
 NONE = "Nothing that is known here would make it fit, nor would more GPUs, as far as they were tried."
 
 
-def search_or_remedies(arguments: argparse.Namespace, given: Mapping[str, Any], words: str) -> int:
-    """Print the best plans; where none fits, what would make one fit, and exit with 2 all the same."""
-    try:
-        return run_search(arguments, given, words)
-    except NoPlanFits as none:
-        with progress() as announce:
-            announce("what would make a plan fit")
-            found = remedies_of_search(none.space)
-        print(none.reason if found else none, file=sys.stderr)
-        if arguments.json:
-            print_json({"fits": False, "remedies": [each.as_dict() for each in found]})
-        elif found and not (arguments.emit or arguments.csv):
-            show_remedies(plain_console()[0], found)
-        return 2
+def print_remedies(none: NoPlanFits, arguments: argparse.Namespace) -> None:
+    """Print why no plan that was searched fits, and what would make one fit."""
+    with progress() as announce:
+        announce("what would make a plan fit")
+        found = remedies_of_search(none.space)
+    print(none.reason if found else none, file=sys.stderr)
+    if arguments.json:
+        print_json({"fits": False, "remedies": [each.as_dict() for each in found]})
+    elif found and not (arguments.emit or arguments.csv):
+        show_remedies(plain_console()[0], found)
 
 
 def show_remedies(console: Console, remedies: list[Remedy]) -> None:

@@ -1,6 +1,7 @@
 """`ndparallel plan` where the plan is to be found: the best plans of a job.
 
-Idea   What was given of the plan stays, and the rest is searched.
+Idea   What was given of the plan stays, and the rest is searched. Where no plan fits, plan_remedies.py says
+       what would make one fit.
 """
 
 import argparse
@@ -9,6 +10,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
+from ndparallel.commands.plan_remedies import print_remedies
 from ndparallel.launch_flags.frameworks import emitters, launched_by
 from ndparallel.launch_flags.options import described, launch_script, priced, script_given
 from ndparallel.planner.describe import assumed_nodes, shared_ports_named
@@ -41,7 +43,18 @@ SEARCHED_ANEW = (
 
 
 def run_search(arguments: argparse.Namespace, given: Mapping[str, Any], words: str) -> int:
-    """Print the best plans; `given` are the options of the plan that were given, `words` those of the job."""
+    """Print the best plans; where none fits, what would make one fit, and exit with 2 all the same. `given`
+    are the options of the plan that were given, `words` those of the job."""
+    try:
+        print_best(arguments, given, words)
+    except NoPlanFits as none:
+        print_remedies(none, arguments)
+        return 2
+    return 0
+
+
+def print_best(arguments: argparse.Namespace, given: Mapping[str, Any], words: str) -> None:
+    """Print the best plans. Raises NoPlanFits."""
     cluster, beside = asked_for(arguments)
     wanted = fixed(arguments, given)
     with progress() as announce:
@@ -63,7 +76,6 @@ def run_search(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
         print(launches["launch"], end="")
     else:
         show(found, arguments, changed, why, words)
-    return 0
 
 
 def show(

@@ -209,12 +209,14 @@ class Replay:
         the next message is there, be it late."""
         if min(by_kind) >= wire:
             return True
-        return all(any(wire <= min(by_kind[kind] for kind in kinds) for kinds in ends) for ends in self.lines)
+        return all(
+            any(wire <= min(by_kind[kind] for kind in kinds) for kinds in (line.senders, line.receivers))
+            for line in self.incoming_lines
+        )
 
     @cached_property
-    def lines(self) -> list[list[set[int]]]:
-        """By incoming line the kinds of steps that send on it, and of those that receive. They count as one
-        where its messages are not those of one outgoing line, in their order."""
+    def incoming_lines(self) -> list["IncomingLine"]:
+        """All incoming lines on which messages come."""
         sent: dict[int, list[tuple[int, int]]] = defaultdict(list)
         received: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for receiver, (_, _, sender, line, *_) in enumerate(steps := self.steps, 1):
@@ -223,8 +225,12 @@ class Replay:
                 received[line].append((sender, receiver))
         in_order, lines = [*map(sorted, sent.values())], []
         for messages in received.values():
-            ends = [{steps[number - 1][KIND] for number in numbers} for numbers in zip(*messages)]
-            lines.append(ends if messages in in_order else [ends[0] | ends[1]])
+            senders, receivers = (
+                {steps[number - 1][KIND] for number in numbers} for numbers in zip(*messages)
+            )
+            if messages not in in_order:
+                senders = receivers = senders | receivers
+            lines.append(IncomingLine(senders, receivers))
         return lines
 
     @lru_cache(maxsize=8)  # noqa: B019
@@ -254,6 +260,14 @@ class Replay:
             )
         )
         return first, last, completing
+
+
+class IncomingLine(NamedTuple):
+    """Kinds of the steps that send on a line, and of those that receive. Both are of all these steps where
+    its messages are not those of one outgoing line, in their order."""
+
+    senders: set[int]
+    receivers: set[int]
 
 
 class StageOp(NamedTuple):

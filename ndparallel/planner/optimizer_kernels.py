@@ -1,7 +1,7 @@
 """What the optimizer's step moves for each parameter, and what ZeRO-3 copies of it, as counted in the code.
 
 Idea   A step is bound by memory, so a ledger of bytes prices it. Gradients that are zeroed and divided before
-       they are summed are no part of it: see ndparallel.planner.step.framework.
+       they are summed are no part of it: see ndparallel.planner.step.parameter_kernels.
 Limit  AdamW alone; its kernels are few and large, so their launches are not counted.
 
 Glossary

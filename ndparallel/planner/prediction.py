@@ -16,9 +16,15 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import check, violations
 from ndparallel.planner.memory.states import checkpoint_bytes
-from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory, memory_by_rank
+from ndparallel.planner.memory.total import (
+    STAGE_MEMORY_KINDS,
+    StageMemory,
+    in_flight_by_rank,
+    memory_by_rank,
+)
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
+from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.pipeline_journal import framework_journals, sharing_seconds
 from ndparallel.planner.step.step import Step, time_workload
 
@@ -240,7 +246,14 @@ def sharing_of(work: AnyWorkload) -> float:
 def memory_of(work: AnyWorkload) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak."""
     if isinstance(work, FrameworkWorkload):
-        return memory_by_rank(work)
+        return memory_by_rank(work.job, work.plan, in_flight(work))
     from ndparallel.planner.lesson_runs.step import executed_memory
 
     return executed_memory(work)
+
+
+def in_flight(work: FrameworkWorkload) -> list[float]:
+    """Chunks that each pipeline rank keeps at the most. A searched schedule depends on seconds."""
+    if work.plan.pp > 1 and work.plan.recipe.is_searched:
+        return PipelineTimer(work).whole.peaks
+    return in_flight_by_rank(work.job, work.plan)

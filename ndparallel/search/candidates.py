@@ -9,6 +9,7 @@ Glossary
     row      a layout with its three words
     base     of a row: the first one that says the same but for what runs again
     group    a schedule, its chunks, and the length of the pipeline
+    retried  bases for which other modules are worth a try
 """
 
 from collections import Counter
@@ -17,7 +18,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,9 +33,8 @@ from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
 from ndparallel.search.space import Fixed, SearchSpace, at, families, layouts, runs, schedules
 
 ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a row says of a plan
-Fitting = dict[str, tuple[np.ndarray, np.ndarray]]  # by schedule, rows of the plans that fit, their bytes
 Group = tuple[str, int, int]  # a schedule, its chunks, and the length of the pipeline
-Wanted = dict[Group, np.ndarray]  # bases
+BasesByGroup = dict[Group, np.ndarray]
 LACKING = "does not fit: lacks "  # how reasons of too much memory begin
 LACKS = (1, 4, 16, 64, 256)  # GB: the groups in which plans that do not fit are counted
 
@@ -63,9 +63,9 @@ class Candidates:
     def split(self, memory_bytes: float) -> tuple["Candidates", "Candidates"]:
         """Those that hold at most so many bytes, and the others."""
         low = self.memory_bytes <= memory_bytes
-        return self.some(low), self.some(~low)
+        return self.where(low), self.where(~low)
 
-    def some(self, mask: np.ndarray) -> "Candidates":
+    def where(self, mask: np.ndarray) -> "Candidates":
         columns = (self.rows, self.group, self.seconds, self.memory_bytes)
         rows, group, seconds, memory_bytes = (column[mask] for column in columns)
         return replace(self, rows=rows, group=group, seconds=seconds, memory_bytes=memory_bytes)
@@ -93,10 +93,12 @@ def candidates(space: SearchSpace, executor: Executor | None = None, priced_byte
     rejected: Counter[str] = Counter()
     space = replace(space, fixed=values_of(space.frameworks) | dict(space.fixed))
     table = layouts(space.job, space.gpus, space.fixed, rejected)
-    every = list(families(table, space.job, space.fixed))
-    found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
-    lengths = np.unique(np.concatenate([family.pp for family in every])).tolist() if every else []
-    work: Callable = partial(part_of_lengths, space, every, priced_bytes)
+    all_families = list(families(table, space.job, space.fixed))
+    found = Candidates(all_families, np.array(starts_of(all_families)), rejected=rejected)
+    lengths = (
+        np.unique(np.concatenate([family.pp for family in all_families])).tolist() if all_families else []
+    )
+    work: Callable = partial(part_of_lengths, space, all_families, priced_bytes)
     # columns are computed once for a share
     shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)
     for part in executor.map(work, shares) if executor else map(work, shares):
@@ -122,38 +124,40 @@ def add(found: Candidates, part: Part) -> None:
     )
 
 
-def part_of_lengths(space: SearchSpace, every: list[Plan], priced_bytes: float, lengths: list[int]) -> Part:
+def part_of_lengths(
+    space: SearchSpace, families: list[Plan], priced_bytes: float, lengths: list[int]
+) -> Part:
     """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced. Other
     modules run again only where a plan lacks memory that runs nothing again: it is never slower; and some of
     them only where all of them make it fit."""
-    own, *others = rows_by_modules(every, lengths)
-    selection = PlanSelection(space, every, priced_bytes, bool(others))
-    worth = selection.select(own)
+    own, *others = rows_by_modules(families, lengths)
+    selection = PlanSelection(space, families, priced_bytes, bool(others))
+    lacking = selection.select(own)
     if others:
         largest, *smaller = others
-        worth = selection.select(largest, worth)
+        helped = selection.select(largest, lacking)
         for rows in smaller:
-            selection.select(rows, worth)
+            selection.select(rows, helped)
     return in_order_of_length(selection.part)
 
 
-def rows_by_modules(every: list[Plan], lengths: list[int]) -> list[np.ndarray]:
+def rows_by_modules(families: list[Plan], lengths: list[int]) -> list[np.ndarray]:
     """The rows of such pipelines by the modules that run again: the software's own, then the largest set."""
-    long = np.isin(np.concatenate([family.pp for family in every]), lengths)
-    modules = [family.recompute_modules for family in every]
-    sets = sorted(dict.fromkeys(modules), key=lambda some: (some != (), -len(some)))
-    number = np.repeat([sets.index(some) for some in modules], [len(family.tp) for family in every])
+    long = np.isin(np.concatenate([family.pp for family in families]), lengths)
+    modules = [family.recompute_modules for family in families]
+    sets = sorted(dict.fromkeys(modules), key=lambda names: (names != (), -len(names)))
+    number = np.repeat([sets.index(names) for names in modules], [len(family.tp) for family in families])
     return [np.flatnonzero(long & (number == place)) for place in range(len(sets))]
 
 
-def bases_of(every: list[Plan]) -> np.ndarray:
+def bases_of(families: list[Plan]) -> np.ndarray:
     """The base of each row."""
     first: dict[tuple, int] = {}
     starts = [
         first.setdefault((family.zero, family.shards, family.sequence_parallel), start)
-        for family, start in zip(every, starts_of(every))
+        for family, start in zip(families, starts_of(families))
     ]
-    return np.concatenate([start + np.arange(len(family.tp)) for family, start in zip(every, starts)])
+    return np.concatenate([start + np.arange(len(family.tp)) for family, start in zip(families, starts)])
 
 
 def in_order_of_length(part: Part) -> Part:
@@ -167,9 +171,11 @@ def in_order_of_length(part: Part) -> Part:
 
 @dataclass(frozen=True)
 class RowTable:
-    """Rows with pipelines of one length: their numbers, what they say, and their columns of bytes."""
+    """Rows with pipelines of one length: their numbers and bases, what they say, and their columns of
+    bytes."""
 
     numbers: np.ndarray
+    bases: np.ndarray
     plans: Plan
     held: PlanTable
 
@@ -179,12 +185,21 @@ class RowTable:
         return {word: np.flatnonzero(self.plans.recompute == word) for word in RECOMPUTE}
 
 
+class PrunedGroup(NamedTuple):
+    """The rows of a group that pruning leaves, with the bytes of their plans; and the bases to be retried."""
+
+    group: Group
+    rows: np.ndarray
+    memory_bytes: np.ndarray
+    retried: np.ndarray
+
+
 @dataclass
 class PlanSelection:
     """Prunes and prices rows of these families, and adds what fits to a part."""
 
     space: SearchSpace
-    every: list[Plan]
+    families: list[Plan]
     priced_bytes: float  # plans that hold more than fits are priced up to these
     others: bool  # whether other modules than the software's own are searched
     part: Part = field(default_factory=Part)
@@ -200,48 +215,48 @@ class PlanSelection:
     @cached_property
     def bases(self) -> np.ndarray:
         """The base of every row."""
-        return bases_of(self.every)
+        return bases_of(self.families)
 
-    def select(self, rows: np.ndarray, wanted: Wanted | None = None) -> Wanted:
-        """Prune rows that share the modules that run again, and price what fits: of all, or by group of those
-        of the wanted bases. Return by group the bases for which other modules are worth a try."""
-        if wanted is not None:
-            rows = rows[among(self.bases[rows], self.bases[:0], *wanted.values())]
+    def select(self, rows: np.ndarray, only: BasesByGroup | None = None) -> BasesByGroup:
+        """Prune rows that share the modules that run again, and price what is left: of all, or only of these
+        bases. Return the bases to be retried: those that lack memory, or of only some those that fit."""
+        if only is not None:
+            rows = rows[among(self.bases[rows], self.bases[:0], *only.values())]
         if not len(rows):
             return {}
-        some, worth, fitting = narrowed(self.every, rows), Wanted(), []
-        held, plans = joined([memory_table(self.job, family) for family in some]), in_one(some)
+        families, pruned = narrowed(self.families, rows), []
+        held, plans = joined([memory_table(self.job, family) for family in families]), in_one(families)
         for pp in np.unique(plans.pp).tolist():
             long = np.flatnonzero(plans.pp == pp)
-            these = RowTable(rows[long], taken(plans, long), take(held, long))
-            for (chunks, kind), names in by_depth(self.job, pp, self.space.fixed).items():
-                depth = depth_of(self.job.shape, pp, chunks, kind)
-                fitting.append((depth, self.prune(these, depth, names, wanted, worth)))
-        self.price_fitting(rows, held, fitting)
-        return worth
+            these = RowTable(rows[long], self.bases[rows[long]], taken(plans, long), take(held, long))
+            for (chunks, layout), names in by_depth(self.job, pp, self.space.fixed).items():
+                depth = depth_of(self.job.shape, pp, chunks, layout)
+                pruned.append((depth, self.prune(these, depth, names, only)))
+        self.price(rows, held, pruned)
+        return {one.group: one.retried for _, groups in pruned for one in groups}
 
     def prune(
-        self, rows: RowTable, depth: StagePartition, names: list[str], wanted: Wanted | None, worth: Wanted
-    ) -> Fitting:
-        """Plans that fit, of every schedule that cuts the model alike; notes in `worth` the bases for which
-        other modules are worth a try."""
-        fits, most, bases = {}, self.space.memory_bytes, self.bases[rows.numbers]
+        self, rows: RowTable, depth: StagePartition, names: list[str], only: BasesByGroup | None
+    ) -> list[PrunedGroup]:
+        """Prune the groups of these schedules, which cut the model alike."""
+        groups = [(name, depth.chunks, depth.pp) for name in names]
         every = peak_bytes(rows.held, depth, [RECIPES[name] for name in names])
-        for name, memory in zip(names, every):
-            group = name, depth.chunks, depth.pp
-            legal = self.able(rows.plans, group)
-            if wanted is not None:
-                legal &= among(bases, wanted[group])
-            fit = np.flatnonzero(legal & (memory <= most))
-            self.part.legal += int(legal.sum())
-            self.part.rejected.update(too_much((memory - most)[legal & (memory > most)]))
-            if self.others:
-                worth[group] = bases[self.lacking(rows, memory) if wanted is None else fit]
-            if self.priced_bytes > most:
-                fit = np.flatnonzero(legal & (memory <= self.priced_bytes))
-            if len(fit):
-                fits[name] = rows.numbers[fit], memory[fit]
-        return fits
+        return [self.prune_group(rows, group, memory, only) for group, memory in zip(groups, every)]
+
+    def prune_group(
+        self, rows: RowTable, group: Group, memory: np.ndarray, only: BasesByGroup | None
+    ) -> PrunedGroup:
+        """Leave the rows whose plans are legal and not too large, and count the others."""
+        legal, most = self.able(rows.plans, group), self.space.memory_bytes
+        if only is not None:
+            legal &= among(rows.bases, only[group])
+        self.part.legal += int(legal.sum())
+        self.part.rejected.update(too_much((memory - most)[legal & (memory > most)]))
+        left = fitting = np.flatnonzero(legal & (memory <= most))
+        if self.priced_bytes > most:
+            left = np.flatnonzero(legal & (memory <= self.priced_bytes))
+        retried = (self.lacking(rows, memory) if only is None else fitting) if self.others else fitting[:0]
+        return PrunedGroup(group, rows.numbers[left], memory[left], rows.bases[retried])
 
     def able(self, plans: Plan, group: Group) -> np.ndarray:
         """Which of these plans the group's schedule can do, and a framework can launch."""
@@ -252,29 +267,29 @@ class PlanSelection:
     def lacking(self, rows: RowTable, memory: np.ndarray) -> np.ndarray:
         """Which plans lack memory with nothing run again, and may have it with some modules: those keep at
         least what full recomputation does, which holds one layer whole besides."""
-        bases, nothing, full = self.bases[rows.numbers], rows.by_recompute["none"], rows.by_recompute["full"]
+        bases, nothing, full = rows.bases, rows.by_recompute["none"], rows.by_recompute["full"]
         least = np.full(int(bases.max()) + 1, np.inf)  # bytes with full recomputation, by base
         whole = np.inf if self.job.activations_away else rows.held["kept"][nothing]
         least[bases[full]] = memory[full]
         may_fit = least[bases[nothing]] - whole <= self.space.memory_bytes
         return nothing[(memory[nothing] > self.space.memory_bytes) & may_fit]
 
-    def price_fitting(
-        self, rows: np.ndarray, held: PlanTable, fitting: list[tuple[StagePartition, Fitting]]
+    def price(
+        self, rows: np.ndarray, held: PlanTable, pruned: list[tuple[StagePartition, list[PrunedGroup]]]
     ) -> None:
-        """Price the plans that fit; `held` are the columns of bytes of all these rows."""
-        alive = union((numbers for _, fits in fitting for numbers, _ in fits.values()), len(self.bases))
-        if not len(alive):
+        """Price the plans that are left; `held` are the columns of bytes of all these rows."""
+        left = union((one.rows for _, groups in pruned for one in groups), len(self.bases))
+        if not len(left):
             return
-        some = narrowed(self.every, alive)
-        table = take(held, np.searchsorted(rows, alive)) | joined(time_tables(self.job, some))
-        lengths = np.concatenate([family.pp for family in some])
-        for pp, cuts in groupby(fitting, key=lambda pair: pair[0].pp):
+        families = narrowed(self.families, left)
+        table = take(held, np.searchsorted(rows, left)) | joined(time_tables(self.job, families))
+        lengths = np.concatenate([family.pp for family in families])
+        for pp, cuts in groupby(pruned, key=lambda pair: pair[0].pp):
             long = np.flatnonzero(lengths == pp)
             these = take(table, long)
-            for depth, fits in cuts:
-                if fits:
-                    add_priced(self.part, self.job.stack, depth, these, alive[long], fits)
+            for depth, groups in cuts:
+                if some := [one for one in groups if len(one.rows)]:
+                    add_priced(self.part, self.job.stack, depth, these, left[long], some)
 
 
 def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]]:
@@ -285,48 +300,59 @@ def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], l
     return found
 
 
-def among(numbers: np.ndarray, *some: np.ndarray) -> np.ndarray:
-    """Which of these numbers are some."""
-    return np.isin(numbers, np.concatenate(some), kind="table")
+def among(numbers: np.ndarray, *sets: np.ndarray) -> np.ndarray:
+    """Which of these numbers are in one of the sets."""
+    return np.isin(numbers, np.concatenate(sets), kind="table")
 
 
-def union(some: Iterable[np.ndarray], size: int) -> np.ndarray:
-    """All these places, of so many, in order."""
+def union(sets: Iterable[np.ndarray], size: int) -> np.ndarray:
+    """All these numbers, below `size`, in order."""
     mask = np.zeros(size, dtype=bool)
-    for places in some:
-        mask[places] = True
+    for numbers in sets:
+        mask[numbers] = True
     return np.flatnonzero(mask)
 
 
 def add_priced(
-    part: Part, stack: Stack, depth: StagePartition, table: PlanTable, numbers: np.ndarray, fits: Fitting
+    part: Part,
+    stack: Stack,
+    depth: StagePartition,
+    table: PlanTable,
+    numbers: np.ndarray,
+    groups: list[PrunedGroup],
 ) -> None:
-    """Price what fits, and add it to the part. The table has the rows of these numbers: all with pipelines of
-    this length."""
-    bounds = least_seconds(table, depth, stack, [RECIPES[name] for name in fits])
-    for (name, (fit, memory)), seconds in zip(fits.items(), bounds):
-        part.groups.append((name, depth.chunks, depth.pp))
-        part.rows.append(fit)
-        part.memory_bytes.append(memory)
-        part.seconds.append(seconds[np.searchsorted(numbers, fit)])
+    """Price what is left of groups, and add it to the part. The table has the rows of these numbers: all with
+    pipelines of this length."""
+    bounds = least_seconds(table, depth, stack, [RECIPES[one.group[0]] for one in groups])
+    for one, seconds in zip(groups, bounds):
+        part.groups.append(one.group)
+        part.rows.append(one.rows)
+        part.memory_bytes.append(one.memory_bytes)
+        part.seconds.append(seconds[np.searchsorted(numbers, one.rows)])
 
 
-def starts_of(every: list[Plan]) -> list[int]:
+def starts_of(families: list[Plan]) -> list[int]:
     """The first row of each family."""
-    return np.cumsum([0, *(len(family.tp) for family in every)]).tolist()
+    return np.cumsum([0, *(len(family.tp) for family in families)]).tolist()
 
 
-def narrowed(every: list[Plan], rows: np.ndarray) -> list[Plan]:
-    """The families, with some of their rows."""
-    places = np.split(rows, np.searchsorted(rows, starts_of(every)[1:-1]))
-    some = [mine - start for mine, start in zip(places, starts_of(every))]
-    return [taken(family, mine, DEGREES) for family, mine in zip(every, some) if len(mine)]
+def narrowed(families: list[Plan], rows: np.ndarray) -> list[Plan]:
+    """The families, with these rows alone; without those that have none of them."""
+    starts = starts_of(families)
+    rows_of_each = np.split(rows, np.searchsorted(rows, starts[1:-1]))
+    return [
+        taken(family, mine - start, DEGREES)
+        for family, mine, start in zip(families, rows_of_each, starts)
+        if len(mine)
+    ]
 
 
-def in_one(every: Sequence[Plan]) -> Plan:
+def in_one(families: Sequence[Plan]) -> Plan:
     """Plans of several families as one, whose words are arrays as well."""
-    rows: dict[str, Any] = {name: np.concatenate([spread(family, name) for family in every]) for name in ROW}
-    return Plan(**rows, recompute_modules=every[0].recompute_modules)
+    rows: dict[str, Any] = {
+        name: np.concatenate([spread(family, name) for family in families]) for name in ROW
+    }
+    return Plan(**rows, recompute_modules=families[0].recompute_modules)
 
 
 def spread(family: Plan, name: str) -> np.ndarray:
@@ -334,8 +360,8 @@ def spread(family: Plan, name: str) -> np.ndarray:
 
 
 def taken(plans: Plan, rows: np.ndarray, names: Sequence[str] = ROW) -> Plan:
-    some: dict[str, Any] = {name: getattr(plans, name)[rows] for name in names}
-    return replace(plans, **some)
+    columns: dict[str, Any] = {name: getattr(plans, name)[rows] for name in names}
+    return replace(plans, **columns)
 
 
 def too_much(lacking: np.ndarray) -> dict[str, int]:

@@ -20,8 +20,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers import collective_time, pricing
 from ndparallel.planner.layers.kept import once_bytes
 from ndparallel.planner.layers.pricing import Pricing
-from ndparallel.planner.memory.total import in_flight
-from ndparallel.planner.prediction import peak_memory, step_of, time_step
+from ndparallel.planner.prediction import in_flight, peak_memory, step_of, time_step
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.results.measure import peak_memory as counted_bytes
 from ndparallel.search.bounds.lower_bound import lower_bound

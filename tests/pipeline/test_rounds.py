@@ -36,6 +36,17 @@ def test_a_longer_step_has_a_round_more_in_one_place_unless_forwards_come_first(
     assert bool(round_before(few, more)) == (name not in AT_ONCE)
 
 
+def test_the_steps_of_two_ranks_are_compared_that_the_example_names():
+    few, more = (Replay(build("1f1b", 2, microbatches)) for microbatches in (3, 4))
+    work, done = Work(1.0, 2.0, 0.0), few.ordered[1].done
+    waited = {("B0 of 0", "B1 of 0"): (6, 9), ("B1 of 1", "B2 of 1"): (7, 10)}  # seconds
+    names = {done["I", rank][batch]: f"B{batch} of {rank}" for rank in range(2) for batch in range(3)}
+    ends = few.clocks(few.durations(work)).ends
+    compared = round_before(few, more)
+    assert {(names[one], names[other]): (ends[one], ends[other]) for one, other in compared} == waited
+    assert [max(each.ends(work).end) for each in (few, more)] == [12, 15]
+
+
 @pytest.mark.parametrize("ranks", [4, 16])
 def test_1f1b_is_in_its_stride_two_microbatches_after_it_is_full(ranks):
     few, more, most = (Replay(build("1f1b", ranks, ranks + 2 + rounds * 2)) for rounds in (0, 1, 9))

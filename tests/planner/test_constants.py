@@ -53,8 +53,8 @@ MODULES = {
     "ndparallel.planner.number_types": {"HOPPER_COPIES": "counted: along rows, and along columns"},
     "ndparallel.planner.step.framework": {
         "SPREAD": "arXiv:2208.11035: 8%, read as four standard deviations",
-        "CPU_ADAM_SECONDS": "arXiv:2101.06840, table 4",
     },
+    "ndparallel.planner.step.parameter_kernels": {"CPU_ADAM_SECONDS": "arXiv:2101.06840, table 4"},
     "ndparallel.planner.job": {"HEADROOM": "assumption"},
     "ndparallel.search.kinds": dict.fromkeys(("NEAR", "MOST_TIMED", "PER_KIND", "SAME"), "assumption"),
     "ndparallel.calibration.timing": dict.fromkeys(

@@ -15,7 +15,8 @@ from ndparallel.planner.models.presets import preset
 from ndparallel.planner.optimizer_kernels import SHARDING, bytes_of
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.framework import framework_workload, message_seconds
+from ndparallel.planner.step.framework import framework_workload
+from ndparallel.planner.step.stage_messages import message_seconds
 
 H100, LLAMA, MEGATRON = find_hardware("h100"), preset("llama-3-70b"), find_stack("megatron-core")
 

@@ -14,11 +14,10 @@ from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.memory.outside import channels_of, context_bytes
 from ndparallel.planner.memory.states import is_fully_sharded
-from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.number_types import NUMBER_TYPES
-from ndparallel.planner.prediction import peak_memory, predict
+from ndparallel.planner.prediction import in_flight, memory_of, peak_memory, predict
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import framework_workload
 from ndparallel.search.bounds.lower_bound import lower_bound
@@ -121,7 +120,7 @@ def test_1f1b_keeps_p_minus_i_microbatches_on_rank_i_and_interleaving_more():
 
 
 def test_only_the_last_rank_holds_logits():
-    ranks = memory_by_rank(framework_workload(job(), Plan(pp=4)))
+    ranks = memory_of(framework_workload(job(), Plan(pp=4)))
     assert [memory.logits > 0 for memory in ranks] == [False, False, False, True]
 
 
@@ -190,7 +189,7 @@ def test_torchtitan_shards_over_one_rank_as_over_several():
 def test_a_pipelines_last_rank_of_pytorch_holds_the_logits_of_all_microbatches_twice():
     plan = Plan(pp=2, dp=4, micro_batch=1, zero=3)
     kept, freed = (
-        memory_by_rank(framework_workload(fsdp("torchtitan", stack=stack), plan))[-1].logits
+        memory_of(framework_workload(fsdp("torchtitan", stack=stack), plan))[-1].logits
         for stack in (find_stack("torchtitan"), replace(find_stack("torchtitan"), keeps_outputs=False))
     )
     assert kept - freed == 2 * (7 + 8) * 4096 * LLAMA.vocab  # bytes, others and all joined, logits
@@ -199,7 +198,7 @@ def test_a_pipelines_last_rank_of_pytorch_holds_the_logits_of_all_microbatches_t
 def test_deepspeeds_pipeline_keeps_the_losses_of_microbatches_and_sends_in_turn():
     """_exec_forward_pass in deepspeed/runtime/pipe/engine.py: fwd_outputs are losses."""
     few, many = (
-        memory_by_rank(framework_workload(fsdp("deepspeed", global_batch=batch), Plan(pp=4, dp=4, zero=1)))
+        memory_of(framework_workload(fsdp("deepspeed", global_batch=batch), Plan(pp=4, dp=4, zero=1)))
         for batch in (32, 256)
     )
     assert few == many
@@ -208,7 +207,7 @@ def test_deepspeeds_pipeline_keeps_the_losses_of_microbatches_and_sends_in_turn(
 
 def ranks_of(plan, **stack):
     some = fsdp("torchtitan", stack=replace(find_stack("torchtitan"), **stack))
-    return memory_by_rank(framework_workload(some, plan))
+    return memory_of(framework_workload(some, plan))
 
 
 def test_a_stage_of_pytorch_keeps_a_buffer_for_each_microbatchs_messages():
@@ -320,8 +319,7 @@ def test_activations_on_their_way_to_the_host_are_no_more_than_there_are():
     some = replace(fsdp("nemo"), global_batch=4)
     plan = Plan(pp=34, dp=4)
     usual, away = (
-        memory_by_rank(framework_workload(one, plan))
-        for one in (some, replace(some, offload=("activations",)))
+        memory_of(framework_workload(one, plan)) for one in (some, replace(some, offload=("activations",)))
     )
     assert [one.activations for one in away] == [one.activations for one in usual]
     less, few = replace(some, offload=("activations",)), Plan(pp=2)

@@ -11,12 +11,11 @@ from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists, lists_of
 from ndparallel.planner.layers.kept import experts_bytes, kept_bytes, normed_bytes
 from ndparallel.planner.memory.states import checkpoint_bytes, passing_bytes
-from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.options import overlapping
-from ndparallel.planner.prediction import peak_memory
+from ndparallel.planner.prediction import in_flight, memory_of, peak_memory
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of
 from ndparallel.planner.step.framework import framework_workload
@@ -270,7 +269,7 @@ def test_full_recomputation_keeps_the_inputs_of_layers_and_one_layer_whole():
 def test_a_stage_without_layers_computes_none_again():
     """The head's stage of a pipeline of 34 for 32 layers."""
     plans = [Plan(pp=34, recompute=recompute) for recompute in ("none", "full")]
-    none, full = (memory_by_rank(framework_workload(job(), plan))[-1] for plan in plans)
+    none, full = (memory_of(framework_workload(job(), plan))[-1] for plan in plans)
     assert none == full and full.activations == 0
 
 
@@ -357,7 +356,7 @@ def test_dropout_keeps_a_byte_for_each_number_of_a_mask():
 
 
 def test_every_rank_holds_its_layers_and_the_first_and_the_last_the_ends():
-    ranks = memory_by_rank(framework_workload(job(), Plan(pp=4)))
+    ranks = memory_of(framework_workload(job(), Plan(pp=4)))
     assert [memory.weights for memory in ranks] == [
         2 * (8 * LAYER + ends) for ends in (TABLE, 0, 0, TABLE + H)
     ]
@@ -367,7 +366,7 @@ def test_every_rank_holds_its_layers_and_the_first_and_the_last_the_ends():
 
 
 def test_a_v_has_both_ends_on_the_first_rank_and_chunks_are_parts_of_a_rank():
-    ranks = memory_by_rank(framework_workload(job(), Plan(pp=4, chunks=2, schedule="zb-v")))
+    ranks = memory_of(framework_workload(job(), Plan(pp=4, chunks=2, schedule="zb-v")))
     assert [memory.weights for memory in ranks] == [
         2 * (8 * LAYER + ends) for ends in (2 * TABLE + H, 0, 0, 0)
     ]
@@ -375,7 +374,7 @@ def test_a_v_has_both_ends_on_the_first_rank_and_chunks_are_parts_of_a_rank():
 
 
 def test_in_a_pipeline_recomputation_keeps_inputs_of_all_in_flight_and_one_layer_whole():
-    ranks = memory_by_rank(framework_workload(job(), Plan(pp=4, recompute="full")))
+    ranks = memory_of(framework_workload(job(), Plan(pp=4, recompute="full")))
     assert [memory.activations for memory in ranks] == [
         2 * S * ((8 * count - 1) * H + ATTENTION + MLP) for count in (4, 3, 2, 1)
     ]

@@ -16,8 +16,9 @@ from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of
 from ndparallel.planner.prediction import predict, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
-from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, step_operations
+from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.planner.step.paired import beside, in_pairs, share_in_pairs
+from ndparallel.planner.step.parameter_kernels import step_operations
 from ndparallel.search.bounds.lower_bound import lower_bound
 
 QWEN = find_model("qwen3-235b-a22b")

@@ -16,10 +16,9 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.memory.total import memory_by_rank
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.picture import timeline_of
-from ndparallel.planner.prediction import predict, time_step, workload_of
+from ndparallel.planner.prediction import memory_of, predict, time_step, workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of, layers_by_stage
 from ndparallel.planner.step import schedule_timer
@@ -63,7 +62,7 @@ def test_a_plan_says_how_many_layers_each_stage_has():
     even, uneven = (replace(plan, stage_layers=layers) for layers in ((8, 8, 8, 8), (9, 9, 9, 5)))
     assert time_step(job(), even).seconds == time_step(job(), plan).seconds
     assert time_step(job(), uneven).seconds < time_step(job(), plan).seconds
-    last = [memory_by_rank(framework_workload(job(), one))[-1] for one in (even, uneven)]
+    last = [memory_of(framework_workload(job(), one))[-1] for one in (even, uneven)]
     layer = LLAMA.parameters().attention + LLAMA.parameters().dense_mlp + LLAMA.parameters().layer_norms
     assert last[0].weights - last[1].weights == 3 * layer * 2
     with pytest.raises(UserError, match="8, 8, 8 and 7 layers are not"):

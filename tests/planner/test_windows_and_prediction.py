@@ -11,10 +11,9 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.flops import flops, model_flops
 from ndparallel.planner.layers.kept import kept_bytes
-from ndparallel.planner.memory.total import memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.prediction import predict
+from ndparallel.planner.prediction import memory_of, predict
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of
 from ndparallel.planner.step.framework import framework_workload
@@ -83,7 +82,7 @@ def test_the_last_stage_holds_the_prediction_layers_parameters():
 def test_prediction_layers_cost_time_and_memory_of_the_last_pipeline_rank():
     plan, shape = Plan(pp=16, dp=64, ep=64, zero=1), replace(DEEPSEEK, layers=64)
     mine, plain = (framework_workload(job(one), plan) for one in (shape, without_prediction(shape)))
-    more, less = memory_by_rank(mine), memory_by_rank(plain)
+    more, less = memory_of(mine), memory_of(plain)
     assert [one.total for one in more[:-1]] == [one.total for one in less[:-1]]
     dummy = 2 * shape.vocab * shape.hidden  # bytes of a gradient that both heads have together
     assert more[-1].logits - less[-1].logits == less[-1].logits - dummy

@@ -18,6 +18,7 @@ Glossary
 """
 
 from functools import partial
+from typing import NamedTuple
 
 from gpu import Operation
 from ndparallel.model import costs
@@ -26,10 +27,20 @@ from ndparallel.planner.layers.parts import LayerParts
 from ndparallel.planner.numbers import anywhere, larger
 
 SHORT_ATTENTION = ("cudnn-fp8", "float8")  # Blackwell's kernel, and the type of what it multiplies
-# passes over the rank's part of attention's result, and kernels, that merge one block in float32, forward and
-# backward: in plain PyTorch a cast, two differences and a product, and half of the time a join of two halves;
-# or sums and a join of keys' and values' gradients, and a sum of queries'. Compiled, they are one chain each
-MERGES = (((16, 8), (23, 8)), ((5, 2), (15, 3)))
+
+
+class BlockMerge(NamedTuple):
+    """What merges one block in float32: passes over the rank's part of attention's result, and kernels."""
+
+    passes: int
+    kernels: int
+
+
+# (forward, backward), in plain PyTorch: a cast, two differences and a product, and half of the time a join of
+# two halves; sums and a join of keys' and values' gradients, and a sum of queries'
+MERGES = (BlockMerge(passes=16, kernels=8), BlockMerge(passes=23, kernels=8))
+# the same, each compiled to one chain
+COMPILED_MERGES = (BlockMerge(passes=5, kernels=2), BlockMerge(passes=15, kernels=3))
 
 
 class AttentionLists(LayerParts):
@@ -145,7 +156,7 @@ class AttentionLists(LayerParts):
         beside = None if compiled else kernel
         size = self.gathered_keys_bytes
         gather = CollectiveOp("cp gather", "all_gather", "cp", size, beside, share=1 / cp)
-        passes, kernels = MERGES[compiled][backward]
+        passes, kernels = (COMPILED_MERGES if compiled else MERGES)[backward]
         merges = cp - 1 + backward * (cp > 1)
         merge = self.elementwise("merge blocks", merges * self.value_elements, passes, merges * kernels)
         sent = size * SINGLE / self.itemsize

@@ -58,8 +58,6 @@ from ndparallel.planner.stages import (
     table_elements,
     trained_of,
 )
-from ndparallel.planner.step.framework import FrameworkWorkload
-from ndparallel.planner.step.pipeline import PipelineTimer
 
 STAGE_MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
 
@@ -90,32 +88,31 @@ class StageMemory(NamedTuple):
         return self.reserved - self.free_blocks
 
 
-def memory_by_rank(work: FrameworkWorkload) -> list[StageMemory]:
-    """The memory of every pipeline rank at its peak."""
-    plan, stages, found = work.plan, stage_kinds(work.job, work.plan), []
-    layers, *parameters = (cache(partial(of, work.job, plan)) for of in (layer_bytes, held_of, trained_of))
-    once = once_bytes(work.job, plan)
-    counted = cache(lambda kinds: UnitsMemory(work.job, plan, kinds, layers, parameters, once))
-    for rank, chunks in enumerate(in_flight(work)):
+def memory_by_rank(job: TrainingJob, plan: Plan, in_flight: Sequence[float]) -> list[StageMemory]:
+    """The memory of every pipeline rank at its peak, with so many chunks that each keeps in flight."""
+    stages, found = stage_kinds(job, plan), []
+    layers, *parameters = (cache(partial(of, job, plan)) for of in (layer_bytes, held_of, trained_of))
+    once = once_bytes(job, plan)
+    counted = cache(lambda kinds: UnitsMemory(job, plan, kinds, layers, parameters, once))
+    for rank, chunks in enumerate(in_flight):
         kinds = (kind for stage in plan.layout.stages_of(rank) for kind in stages[stage])
         found.append(counted(tuple(kinds)).of_rank(rank, chunks))
     return found
 
 
-def in_flight(work: FrameworkWorkload) -> list[float]:
-    """Chunks that each pipeline rank keeps at the most."""
-    job, plan = work.job, work.plan
+def in_flight_by_rank(job: TrainingJob, plan: Plan) -> list[float]:
+    """Chunks that each pipeline rank of a written schedule keeps at the most."""
     if plan.pp == 1:
         return [1.0]
-    if plan.recipe.is_searched:
-        return PipelineTimer(work).whole.peaks
     sizes = int(plan.microbatches(job)), int(plan.pp), int(plan.chunks)
-    return in_flight_by_rank(plan.schedule, bool(plan.sends_rows_beside(job.stack)), *sizes)
+    return in_flight_of_schedule(plan.schedule, bool(plan.sends_rows_beside(job.stack)), *sizes)
 
 
 @lru_cache(maxsize=256)
-def in_flight_by_rank(schedule: str, in_pairs: bool, microbatches: int, pp: int, chunks: int) -> list[float]:
-    """Chunks that each rank of a written schedule keeps at the most."""
+def in_flight_of_schedule(
+    schedule: str, in_pairs: bool, microbatches: int, pp: int, chunks: int
+) -> list[float]:
+    """The same, by all that it depends on."""
     ranks = np.arange(pp)
     most = chunks_in_flight(in_pairs, RECIPES[schedule], microbatches, ranks, pp, chunks)
     return np.broadcast_to(most, pp).astype(float).tolist()

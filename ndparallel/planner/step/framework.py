@@ -21,35 +21,26 @@ from typing import Any
 
 import numpy as np
 
-from gpu import Hardware, Operation
-from ndparallel.hardware.accelerator import Accelerator, host_bandwidth, host_size, optimizer_fraction
+from gpu import Hardware
+from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.model.costs import itemsize
-from ndparallel.planner.job import MOMENTS, Plan, TrainingJob
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
-from ndparallel.planner.layers.collective_time import collective_seconds, message_price
 from ndparallel.planner.layers.operations import HALF, SINGLE, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.number_types import NUMBER_TYPES
-from ndparallel.planner.numbers import anywhere, either, smaller
-from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
-from ndparallel.planner.stages import (
-    elements_of,
-    keeps_gradients,
-    keeps_weights,
-    stage_kinds,
-    table_elements,
-    trained_of,
-)
+from ndparallel.planner.numbers import anywhere
+from ndparallel.planner.stages import elements_of, keeps_weights, stage_kinds, trained_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
+from ndparallel.planner.step.parameter_kernels import copies_of_shards, optimizer_seconds
+from ndparallel.planner.step.stage_messages import message_seconds, tied, tied_sum
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.planner.step.workload import StageCollective
 
 # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average,
 # which is read as the range that has 95 % of them: four standard deviations
 SPREAD = 0.02
-# of a host, for one parameter: Ren et al., "ZeRO-Offload" (2101.06840), table 4, 2.57 s for 10 billion
-CPU_ADAM_SECONDS = 0.257e-9
 
 
 @lru_cache(maxsize=64)
@@ -263,103 +254,3 @@ class FrameworkWorkload:
         elements = [(count, trained_of(self.job, self.plan, kind)) for kind, count in counts.items()]
         shared, experts = (sum(count * each[place] for count, each in elements) for place in range(2))
         return shared, experts
-
-
-def copies_of_shards(pricing: Pricing, kind: str) -> tuple[list[Operation], list[Operation]]:
-    """What ZeRO-3 copies of a unit's whole weights after each gather, and of its whole gradients before they
-    are reduced; nothing where nothing is sharded."""
-    job, plan = pricing.job, pricing.plan
-    if not job.stack.sharding or plan.zero < 3 or not anywhere(pricing.groups.shards.ranks > 1):
-        return [], []
-    copies, weights = SHARDING[job.stack.sharding], sum(elements_of(job, plan, kind))
-    trained, each = sum(trained_of(job, plan, kind)), job.gradient_bytes
-    size = either(keeps_gradients(job, plan), copies.added_bytes(each), copies.gradient_bytes(each))
-    gathered = [moving("copy weights", weights, copies.weight_bytes)] if copies.weight_bytes else []
-    return gathered, [moving("copy gradients", trained, size)]
-
-
-def optimizer_seconds(pricing: Pricing, shared, experts):
-    """Seconds of the step of these parameters, or of the rank's share of them. On the host it comes between
-    gradients on their way down and weights on their way up, and a host has the parameters of all its GPUs."""
-    job, mine = pricing.job, owned(pricing, shared, experts)
-    if "optimizer" not in job.offload:
-        gradients = zero_and_divide(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
-        return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients))
-    on_host = smaller(pricing.plan.gpus, host_size(job.hardware))
-    return (
-        mine * (job.gradient_bytes + HALF) / host_bandwidth(job.hardware) + mine * on_host * CPU_ADAM_SECONDS
-    )
-
-
-def optimizer_step(job: TrainingJob, mine) -> Operation:
-    """All kernels of the step as one. Every moment is read and written once."""
-    moved = job.stack.optimizer_bytes - spared(job)
-    return moving("adamw", mine, moved / optimizer_fraction(job.hardware))
-
-
-def spared(job: TrainingJob) -> float:
-    """Bytes for each parameter that moments of fewer bits spare."""
-    return 4 * (SINGLE - MOMENTS[job.moments])
-
-
-def moving(name: str, parameters: Any, size: Any) -> Operation:
-    return Operation(name, "elementwise", (parameters,), "float32", 0, parameters * size)
-
-
-def zero_and_divide(pricing: Pricing, mine) -> list[Operation]:
-    """What is done to gradients that stay, shards of them from ZeRO-2 on: they are zeroed, and divided by dp
-    (megatron/core/distributed/param_and_grad_buffer.py, reset and start_grad_sync)."""
-    job, several = pricing.job, pricing.groups.dp.ranks > 1
-    if not job.stack.accumulates:
-        return []
-    divided = 1 * (several & job.stack.scales_gradients)  # a kernel, or none
-    divide = moving("divide gradients", mine, 2 * job.gradient_bytes * divided)._replace(kernels=divided)
-    return [moving("zero gradients", mine, job.gradient_bytes), *[divide] * anywhere(divided > 0)]
-
-
-def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
-    """What a rank does between the last gradient and the next forward pass, kernel by kernel."""
-    job, mine = pricing.job, owned(pricing, shared, experts)
-    kernels = OPTIMIZERS[job.stack.optimizer]
-    if job.stack.optimizer_bytes != bytes_of(job.stack.optimizer):
-        own = [optimizer_step(job, mine)]
-    else:
-        own = [moving(one.name, mine, one.moved - spared(job) * (one == ADAM)) for one in kernels]
-    held = mine if pricing.plan.zero >= 2 else shared + experts
-    return [*zero_and_divide(pricing, held), *own]
-
-
-def owned(pricing: Pricing, shared, experts):
-    """The rank's share of these parameters."""
-    groups, sharded = pricing.groups, pricing.plan.zero > 0
-    owners = groups.shards.ranks if pricing.plan.zero == 3 else groups.dp.ranks
-    return shared / (owners if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
-
-
-def tied(job: TrainingJob) -> bool:
-    """Whether a table is embedding and head, and is trained."""
-    return job.shape.tied_embeddings and not job.adapters
-
-
-def tied_sum(pricing: Pricing) -> CollectiveOp:
-    """Over the first and the last stage, when dp's sums are done
-    (megatron/core/distributed/finalize_model_grads.py)."""
-    job, owners = pricing.job, pricing.groups.shards.ranks if pricing.plan.zero == 3 else 1
-    mine = table_elements(job, pricing.plan.tp) / owners
-    return CollectiveOp("gradients of both ends", "all_reduce", "ends", mine * job.gradient_bytes)
-
-
-def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
-    """Latency and wire time of a microbatch's activations between neighbouring stages. All hops are priced as
-    the slowest: between nodes, unless one node has the whole pipeline."""
-    job, plan = pricing.job, pricing.plan
-    latency, bandwidth = message_price(pricing.groups.pp)
-    part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
-    gathered = (
-        0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
-    )
-    if job.stack.pp_in_turn:
-        # three gathers for the two messages of a microbatch: backward the rank's own output is made whole too
-        # (_exec_backward_pass in deepspeed/runtime/pipe/engine.py)
-        return 2 * (1 + (plan.tp > 1)) * latency + 1.5 * gathered, 2 * part / bandwidth
-    return latency + gathered, part / bandwidth

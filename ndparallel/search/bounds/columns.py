@@ -45,15 +45,10 @@ from ndparallel.planner.memory.states import (
 from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.numbers import either
 from ndparallel.planner.stages import held_of, keeps_gradients, keeps_weights, trained_of
-from ndparallel.planner.step.framework import (
-    FrameworkWorkload,
-    message_seconds,
-    optimizer_seconds,
-    slowest_of,
-    tied,
-    tied_sum,
-)
+from ndparallel.planner.step.framework import FrameworkWorkload, slowest_of
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
+from ndparallel.planner.step.parameter_kernels import optimizer_seconds
+from ndparallel.planner.step.stage_messages import message_seconds, tied, tied_sum
 from ndparallel.search.bounds.sharded import (
     UnitTimes,
     busier_line,
@@ -63,7 +58,10 @@ from ndparallel.search.bounds.sharded import (
 )
 
 PARTS = ("stage", "dense", "experts", "embedding", "head")
-UNITS = PARTS[1:]
+OF_UNITS = slice(1, len(PARTS))  # all but the bare stage
+UNITS = PARTS[OF_UNITS]
+HELD = slice(0, 2)  # of the lines of elements
+TRAINED = slice(-2, None)  # the same ones, where what is trained is what is held
 DEGREES = ("tp", "pp", "dp", "ep", "cp", "micro_batch")
 CUTS = ("tp", "cp", "ep", "micro_batch")  # what a layer's operations and its collectives depend on
 DATA_LINES = ("dp", "shards")  # one or the other
@@ -290,18 +288,18 @@ def waits_of(pricing: Pricing, passes: list[list[Any]], travel: list[list[list[A
     gathers, reduces = (
         either(stays(job, pricing.plan), 0.0, 1.0) for stays in (keeps_weights, keeps_gradients)
     )
-    travel = [
+    reducing, gathering = (
         [[seconds * times for seconds in line] for line in way]
         for way, times in zip(travel, (reduces, gathers))
-    ]
+    )
     places, alone = places_of(job.shape), map(by_unit, alone_of(pricing))
     ahead, back = (
-        UnitTimes(by_unit(seconds[1:]), each, pricing.slowdown)
+        UnitTimes(by_unit(seconds[OF_UNITS]), each, pricing.slowdown)
         for seconds, each in zip((forward, backward), alone)
     )
-    slower = by_unit([np.maximum(*lines) for lines in zip(*travel[1])])
+    slower = by_unit([np.maximum(*lines) for lines in zip(*gathering)])
     counts = (job.shape.layers - job.shape.moe_layers, job.shape.moe_layers, 1, 1)
-    reduce, gather = map(by_unit, busier_line(counts, *travel))
+    reduce, gather = map(by_unit, busier_line(counts, reducing, gathering))
     return [
         [wait_of_forward(place, job.stack, ahead, slower) for place in places],
         [wait_of_backward(place, job.stack, back, gather, reduce) for place in places],
@@ -323,7 +321,9 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     ways = (plain_states, fsdp_states)
     size = 2 * len(counts_of(job))
     plain, fsdp = (
-        line_through(lambda *rows, states=states: sum(states(job, plans, rows[:2], rows[-2:]).values()), size)
+        line_through(
+            lambda *each, states=states: sum(states(job, plans, each[HELD], each[TRAINED]).values()), size
+        )
         for states in ways
     )
     sharded = is_fully_sharded(job, plans)

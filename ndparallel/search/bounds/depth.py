@@ -19,7 +19,7 @@ import numpy as np
 from ndparallel.pipeline.actions import Layout
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.stages import kinds_by_stage
-from ndparallel.search.bounds.columns import PARTS
+from ndparallel.search.bounds.columns import OF_UNITS, PARTS, UNITS
 from ndparallel.search.bounds.sharded import Place, places_in, places_of
 
 
@@ -35,15 +35,23 @@ class StagePartition:
     before: np.ndarray
     beside: np.ndarray  # the counts of the neighbour in the pipeline
     model: np.ndarray
-    last_stages: np.ndarray  # (rank, part) of the stage that each rank completes last
+    last_units: np.ndarray  # (rank, unit) of the stage that each rank completes last
 
     @property
     def parts(self) -> np.ndarray:
         return self.counts[:, : len(PARTS)]
 
     @property
+    def units(self) -> np.ndarray:
+        return self.counts[:, OF_UNITS]
+
+    @property
     def layers(self) -> np.ndarray:
-        return self.parts[:, 1] + self.parts[:, 2]
+        return self.of("dense") + self.of("experts")
+
+    def of(self, part: str) -> np.ndarray:
+        """How many of this part each rank holds."""
+        return self.counts[:, PARTS.index(part)]
 
 
 @lru_cache(maxsize=4096)
@@ -66,13 +74,13 @@ def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> S
         passed[[min(held[rank]) for rank in some]],
         beside,
         passed[-1],
-        stages[[min(held[rank]) for rank in some], : len(PARTS)],
+        stages[[min(held[rank]) for rank in some], OF_UNITS],
     )
 
 
 def counts_of(kinds: Sequence[str], places: Sequence[Place]) -> list[int]:
     has = places_in(kinds)
-    return [1, *(kinds.count(part) for part in PARTS[1:]), *map(has.count, places)]
+    return [1, *(kinds.count(unit) for unit in UNITS), *map(has.count, places)]
 
 
 def ends_of_runs(ranks: np.ndarray) -> list[int]:

@@ -32,11 +32,24 @@ from ndparallel.planner.layers.kept import on_gpu, passed_messages
 from ndparallel.planner.memory.total import chunks_in_flight
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.paired import share_in_pairs
-from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, memory_table, take, time_tables
+from ndparallel.search.bounds.columns import (
+    DEGREES,
+    OF_UNITS,
+    PARTS,
+    TRAINED,
+    UNITS,
+    PlanTable,
+    memory_table,
+    take,
+    time_tables,
+)
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 
 NUMBERS = (*DEGREES, "chunks")
 TINY = 1e-12  # seconds
+F, I, W = range(3)  # places of passes
+DENSE, EXPERTS, EMBEDDING, HEAD = range(len(UNITS))  # places of units
+LAYERS = slice(DENSE, EXPERTS + 1)
 
 
 @dataclass(frozen=True)
@@ -77,10 +90,10 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
     """Bytes on the fullest GPU, for each of these schedules; of one that is searched for, at the most."""
     per_element, elements = table["per_element"], np.matmul(depth.parts, table["elements"])
     states = reduce(np.add, (each * held for each, held in zip(per_element, elements)))
-    held = states + depth.parts[:, 4:] * table["logits"] + (depth.layers > 0)[:, None] * table["once"]
+    held = states + depth.of("head")[:, None] * table["logits"] + (depth.layers > 0)[:, None] * table["once"]
     chunk = depth.layers[:, None] / depth.chunks * table["kept"]
     rank, microbatches = depth.ranks[:, None], table["microbatches"]
-    waiting, every = table["waiting"] * sum(elements[-2:]), []
+    waiting, every = table["waiting"] * sum(elements[TRAINED]), []
     for recipe in recipes:
         place = (microbatches, rank, depth.pp, depth.chunks)
         chunks = chunks_in_flight(table["in_pairs"], recipe, *place) if depth.pp > 1 else 1.0
@@ -130,7 +143,7 @@ def through(counts: np.ndarray, table: PlanTable) -> np.ndarray:
     """F, I and W of one microbatch through as many parts as are counted, with what units wait there."""
     seconds = np.matmul(counts[..., : len(PARTS)], table["passes"])
     if (table["zero"] == 3).any():
-        seconds[:2] += np.matmul(counts[..., len(PARTS) :], table["waits"])
+        seconds[:W] += np.matmul(counts[..., len(PARTS) :], table["waits"])
     return seconds
 
 
@@ -158,8 +171,8 @@ class PipelineBound:
                 )
             )
         before = through(depth.before, table)
-        self.down = before[0] + rank * self.message  # until the first microbatch is there
-        self.weights_before = before[2]
+        self.down = before[F] + rank * self.message  # until the first microbatch is there
+        self.weights_before = before[W]
         self.down_and_up = before.sum(axis=0) + 2 * rank * self.message
         self.model, self.messages = through(depth.model, table), 2 * (depth.pp - 1) * self.message
         self.beside, self.pp = through(depth.beside, table).sum(axis=0), depth.pp
@@ -174,7 +187,7 @@ class PipelineBound:
         if recipe.waits_on_messages:
             acting, busy = np.maximum(self.by_pairs, acting), np.maximum(self.by_pairs, busy)
         if recipe.splits:  # until the last gradient has come up, whatever weights' gradients are left to do
-            acting = self.microbatches * self.each[:2].sum(axis=0) - self.weights_before
+            acting = self.microbatches * self.each[:W].sum(axis=0) - self.weights_before
         last = (acting + self.down_and_up).max(axis=0)
         seconds = np.maximum((self.down + busy + self.tail).max(axis=0), last + self.tail[0])
         return (
@@ -185,7 +198,7 @@ class PipelineBound:
         """A rank's work, or what it does before its first gradients and then its line."""
         if not self.zero_2.any():
             return self.busy
-        return np.maximum(self.busy, recipe.microbatches_ahead(*self.place) * self.each[0] + self.line)
+        return np.maximum(self.busy, recipe.microbatches_ahead(*self.place) * self.each[F] + self.line)
 
     def of_equal_spans(self, recipe: Recipe) -> np.ndarray:
         """Where steps follow without a stop every rank's span counts as long as the longest; what ZeRO-2
@@ -197,8 +210,8 @@ class PipelineBound:
     def of_first_rank(self, recipe: Recipe) -> np.ndarray:
         """Until its first I the first rank can only do its head start of F."""
         ahead = recipe.head_start(self.pp) if recipe.head_start else np.inf
-        first = self.model[0] + self.model[1] - self.each[1, 0] + self.messages + self.busy[0]
-        return first - np.minimum(self.microbatches, ahead) * self.each[0, 0]
+        first = self.model[F] + self.model[I] - self.each[I, 0] + self.messages + self.busy[0]
+        return first - np.minimum(self.microbatches, ahead) * self.each[F, 0]
 
     @cached_property
     def by_pairs(self) -> np.ndarray:
@@ -215,20 +228,19 @@ class PipelineBound:
 def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndarray:
     """Seconds behind each rank's last action: gradients, weights and optimizer that nothing hides."""
     (reduce, gather), (forward, backward) = table["travel"], units_passes(table)
-    units = depth.parts[:, 1:]
-    one_by_one = np.matmul(units, gather.max(axis=0))
-    gathered = exposed(units, gather, forward) if stack.gathers_first else one_by_one
-    zero_2, last = table["zero"] == 2, depth.last_stages[:, 1:]
+    one_by_one = np.matmul(depth.units, gather.max(axis=0))
+    gathered = exposed(depth.units, gather, forward) if stack.gathers_first else one_by_one
+    zero_2, last = table["zero"] == 2, depth.last_units
     if stack.dp_overlap:
         gradients = exposed(last, reduce, backward)
     else:
-        gradients = np.where(zero_2, *(np.matmul(some, reduce.sum(axis=0)) for some in (last, units)))
+        gradients = np.where(zero_2, *(np.matmul(units, reduce.sum(axis=0)) for units in (last, depth.units)))
     if depth.pp == 1 and zero_2.any():  # every microbatch reduces, nothing hides what is gathered
         gradients, gathered = np.where(zero_2, 0.0, gradients), np.where(zero_2, one_by_one, gathered)
     none, shared, experts = table["optimizer"]
-    elements = np.matmul(depth.parts, table["elements"][-2:])  # those that are trained
+    elements = np.matmul(depth.parts, table["elements"][TRAINED])
     optimizer = none + shared * elements[0] + experts * elements[1]
-    has_one_end = (depth.parts[:, 3] > 0) != (depth.parts[:, 4] > 0)  # the embedding or the head, not both
+    has_one_end = (depth.of("embedding") > 0) != (depth.of("head") > 0)
     return gradients + gathered + optimizer + has_one_end[:, None] * table["tied"]
 
 
@@ -239,24 +251,25 @@ def busy_reducing(
     long its line takes until the tail. Once the pipeline is full, it works beside the reduction of its last
     microbatch, which slows it. Its line reduces every microbatch, of which the tail counts what shows of the
     last; and a stage's backward pass waits until its last microbatch is reduced."""
-    microbatches, reduce = table["microbatches"], table["travel"][0]
-    lines = np.matmul(depth.parts[:, 1:], reduce)
+    microbatches, (reduce, _) = table["microbatches"], table["travel"]
+    lines = np.matmul(depth.units, reduce)
     if not stack.dp_overlap:
-        last = np.matmul(depth.last_stages[:, 1:], reduce.sum(axis=0))
+        last = np.matmul(depth.last_units, reduce.sum(axis=0))
         busy = microbatches * (work + lines.sum(axis=0)) - last
         return busy, busy, np.zeros_like(busy)
     line, (_, backward) = lines.max(axis=0), units_passes(table)
     works = microbatches * work + np.maximum(microbatches - depth.pp, 0) * lost_to(
         line, work, table["slowdown"]
     )
-    last = exposed(depth.last_stages[:, 1:], reduce, backward)
-    waits = (microbatches - 1) * np.matmul(depth.last_stages[:, 1:], reduce).max(axis=0)
+    last = exposed(depth.last_units, reduce, backward)
+    waits = (microbatches - 1) * np.matmul(depth.last_units, reduce).max(axis=0)
     return works, np.maximum(works, waits), microbatches * line - last
 
 
 def reduced_every_microbatch(table: PlanTable, depth: StagePartition) -> np.ndarray:
     """ZeRO-2 without a pipeline: what is left of each microbatch's gradients when its backward pass ends."""
-    left = exposed(depth.parts[:, 1:], table["travel"][0], units_passes(table)[1])
+    (reduce, _), (_, backward) = table["travel"], units_passes(table)
+    left = exposed(depth.units, reduce, backward)
     return np.where(table["zero"] == 2, table["microbatches"] * left, 0.0)
 
 
@@ -271,7 +284,7 @@ class UnitPasses(NamedTuple):
 
 def units_passes(table: PlanTable) -> tuple[UnitPasses, UnitPasses]:
     """The units' forward and backward passes."""
-    forward, inputs, weights = table["passes"][:, 1 : len(PARTS)]
+    forward, inputs, weights = table["passes"][:, OF_UNITS]
     alone_forward, alone_backward = table["alone"]
     return (
         UnitPasses(forward, alone_forward, table["slowdown"]),
@@ -290,15 +303,15 @@ def exposed_line(units: np.ndarray, line: np.ndarray, compute: UnitPasses) -> np
     """Collectives follow one another; what shows began behind the last layer, the first one, or the head.
     Beside the table's own, which hides nowhere, the embedding's compute hides a little of the others. What
     hides slows the layer that it hides behind. Of layers with and without experts any may be the first."""
-    layers, table, head = units[:, :2], units[:, 2:3], units[:, 3:] * line[3]
+    layers, table, head = units[:, LAYERS], units[:, EMBEDDING, None], units[:, HEAD, None] * line[HEAD]
     others = np.maximum(layers.sum(axis=1, keepdims=True) - 1, 0)
-    seconds, alone = compute.seconds[:2], compute.alone[:2]
+    seconds, alone = compute.seconds[LAYERS], compute.alone[LAYERS]
     share = alone / np.maximum(seconds + compute.slowdown * alone, TINY)  # of the pass that can be slower
-    one, own, most = (least(layers, each) for each in (line[:2], seconds, alone))
+    one, own, most = (least(layers, each) for each in (line[LAYERS], seconds, alone))
     slowed = others * compute.slowdown * np.minimum(one * least(layers, share), most)
-    left = np.matmul(layers, line[:2]) - np.matmul(layers, seconds) - slowed
+    left = np.matmul(layers, line[LAYERS]) - np.matmul(layers, seconds) - slowed
     shown = np.maximum(one, left + np.maximum(own, head))
-    return table * line[2] + slowed + np.maximum(shown - table * compute.seconds[2], 0.0)
+    return table * line[EMBEDDING] + slowed + np.maximum(shown - table * compute.seconds[EMBEDDING], 0.0)
 
 
 def least(layers: np.ndarray, seconds: np.ndarray) -> np.ndarray:

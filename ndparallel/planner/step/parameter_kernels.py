@@ -1,0 +1,98 @@
+"""The kernels that a framework runs over a rank's parameters, beside the layers' own: the optimizer's step,
+what is done to gradients before it, and ZeRO-3's copies of whole weights and gradients.
+
+Idea   All are bound by memory: so many bytes for each parameter (ndparallel.planner.optimizer_kernels). A
+       step on the host takes its transfers and the host's own seconds instead.
+Limit  See optimizer_kernels.py.
+
+Glossary
+    shared, experts   parameters: those that all of a dp group's ranks hold, those of experts; numbers, or
+                      arrays of plans
+    mine              of all these, the rank's share
+"""
+
+from typing import Any
+
+from gpu import Operation
+from ndparallel.hardware.accelerator import host_bandwidth, host_size, optimizer_fraction
+from ndparallel.planner.job import MOMENTS, TrainingJob
+from ndparallel.planner.layers.operations import HALF, SINGLE
+from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.numbers import anywhere, either, smaller
+from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
+from ndparallel.planner.stages import elements_of, keeps_gradients, trained_of
+
+# of a host, for one parameter: Ren et al., "ZeRO-Offload" (2101.06840), table 4, 2.57 s for 10 billion
+CPU_ADAM_SECONDS = 0.257e-9
+
+
+def optimizer_seconds(pricing: Pricing, shared, experts):
+    """Seconds of the step of these parameters, or of the rank's share of them. On the host it comes between
+    gradients on their way down and weights on their way up, and a host has the parameters of all its GPUs."""
+    job, mine = pricing.job, owned(pricing, shared, experts)
+    if "optimizer" not in job.offload:
+        gradients = zero_and_divide(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
+        return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients))
+    on_host = smaller(pricing.plan.gpus, host_size(job.hardware))
+    return (
+        mine * (job.gradient_bytes + HALF) / host_bandwidth(job.hardware) + mine * on_host * CPU_ADAM_SECONDS
+    )
+
+
+def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
+    """What a rank does between the last gradient and the next forward pass, kernel by kernel."""
+    job, mine = pricing.job, owned(pricing, shared, experts)
+    kernels = OPTIMIZERS[job.stack.optimizer]
+    if job.stack.optimizer_bytes != bytes_of(job.stack.optimizer):
+        own = [optimizer_step(job, mine)]
+    else:
+        own = [moving(one.name, mine, one.moved - spared(job) * (one == ADAM)) for one in kernels]
+    held = mine if pricing.plan.zero >= 2 else shared + experts
+    return [*zero_and_divide(pricing, held), *own]
+
+
+def optimizer_step(job: TrainingJob, mine) -> Operation:
+    """All kernels of the step as one. Every moment is read and written once."""
+    moved = job.stack.optimizer_bytes - spared(job)
+    return moving("adamw", mine, moved / optimizer_fraction(job.hardware))
+
+
+def spared(job: TrainingJob) -> float:
+    """Bytes for each parameter that moments of fewer bits spare."""
+    return 4 * (SINGLE - MOMENTS[job.moments])
+
+
+def zero_and_divide(pricing: Pricing, mine) -> list[Operation]:
+    """What is done to gradients that stay, shards of them from ZeRO-2 on: they are zeroed, and divided by dp
+    (megatron/core/distributed/param_and_grad_buffer.py, reset and start_grad_sync)."""
+    job, several = pricing.job, pricing.groups.dp.ranks > 1
+    if not job.stack.accumulates:
+        return []
+    divided = 1 * (several & job.stack.scales_gradients)  # a kernel, or none
+    divide = moving("divide gradients", mine, 2 * job.gradient_bytes * divided)._replace(kernels=divided)
+    return [moving("zero gradients", mine, job.gradient_bytes), *[divide] * anywhere(divided > 0)]
+
+
+def owned(pricing: Pricing, shared, experts):
+    """The rank's share of these parameters."""
+    groups, sharded = pricing.groups, pricing.plan.zero > 0
+    owners = groups.shards.ranks if pricing.plan.zero == 3 else groups.dp.ranks
+    return shared / (owners if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
+
+
+def copies_of_shards(pricing: Pricing, kind: str) -> tuple[list[Operation], list[Operation]]:
+    """What ZeRO-3 copies of a unit's whole weights after each gather, and of its whole gradients before they
+    are reduced; nothing where nothing is sharded."""
+    job, plan = pricing.job, pricing.plan
+    if not job.stack.sharding or plan.zero < 3 or not anywhere(pricing.groups.shards.ranks > 1):
+        return [], []
+    copies, weights = SHARDING[job.stack.sharding], sum(elements_of(job, plan, kind))
+    trained, each = sum(trained_of(job, plan, kind)), job.gradient_bytes
+    size = either(keeps_gradients(job, plan), copies.added_bytes(each), copies.gradient_bytes(each))
+    gathered = [moving("copy weights", weights, copies.weight_bytes)] if copies.weight_bytes else []
+    return gathered, [moving("copy gradients", trained, size)]
+
+
+def moving(name: str, parameters: Any, size: Any) -> Operation:
+    """A kernel that moves so many bytes for each of these parameters."""
+    return Operation(name, "elementwise", (parameters,), "float32", 0, parameters * size)
