@@ -370,11 +370,7 @@ def sustained_fraction(value: Mapping[str, Any]) -> float:
     if not limit and joules is None:
         return best
     watts = min(limit or value["power"], value["power"])
-    return (
-        best * watts / value["power"]
-        if joules is None
-        else min(best, watts / (joules * value["peak"]["bf16"]))
-    )
+    return min(best, watts / (joules * value["peak"]["bf16"])) if joules else best * watts / value["power"]
 
 
 def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
