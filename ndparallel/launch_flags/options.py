@@ -98,6 +98,12 @@ def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:
     """The job on the software of the framework that --emit or --framework names, with the switches that are
     given; unless --software names another."""
     name = arguments.emit or arguments.framework
+    if arguments.framework and arguments.software not in (None, *FRAMEWORKS[name].software):
+        own = " or ".join(FRAMEWORKS[name].software)
+        raise UserError(
+            f"--framework {name} launches plans on its own software, {own}, and not on {arguments.software}: "
+            "leave one of the two out."
+        )
     if arguments.software or not name:
         return job
     found = FRAMEWORKS[name].priced(job)
