@@ -22,7 +22,7 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ASSUMED_WORDS, BEYOND
 from ndparallel.launch_flags.frozen import megatron_flags, release
 from ndparallel.launch_flags.given import GivenFlags, given_flags, unknown_sentence
-from ndparallel.launch_flags.invocation import Example, example_of, scheduled
+from ndparallel.launch_flags.invocation import Example, example_of, scheduled, world_size
 from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.launch_flags.read_model import shape_from
@@ -36,9 +36,6 @@ from ndparallel.planner.software import FP8_PARAM_GATHER, MEGATRON_CORE, NEMO
 from ndparallel.planner.stack import Stack
 
 BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
-# of torchrun, and of DeepSpeed's launcher
-PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--num_gpus", "--num-gpus")
-NODES = ("--nnodes", "--num_nodes", "--num-nodes")
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def read_megatron(
     """
     given = dict(variables or {})
     example = Example() if any(map(str.isdecimal, given)) else example_of(text, name)
-    script = read_script(text, example.arguments | given, scheduled(text))
+    script = read_script(text, example.arguments | given, scheduled(text, given))
     try:
         found = reading(script, hardware, gpus, vocab)
     except UserError as error:
@@ -132,23 +129,6 @@ def command_of(script: Script) -> tuple[list[str], list[str]]:
 
 def known_flags(words: list[str]) -> int:
     return sum(word.partition("=")[0] in megatron_flags() for word in words)
-
-
-def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
-    """What the launcher starts. Raises UserError where the file does not say."""
-    launched = {
-        word.partition("=")[0]: word.partition("=")[2] or after
-        for word, after in zip(words, [*words[1:], ""])
-    }
-    each = next((launched[name] for name in PER_NODE if name in launched), "")
-    nodes = next((launched[name] for name in NODES if name in launched), "1")
-    if each.isdecimal() and nodes.isdecimal() and len(each + nodes) < 12:
-        return int(each) * int(nodes)
-    if (known := " ".join(variables.get("WORLD_SIZE", []))).isdecimal() and len(known) < 12:
-        return int(known)
-    raise UserError(
-        "how many GPUs? The file does not say it in numbers (--nnodes, --nproc-per-node): add --gpus."
-    )
 
 
 # ---------------------------------------------------------------------------------------------------- the job

@@ -196,6 +196,59 @@ def test_slurms_directives_give_the_nodes_and_a_callers_variables_overrule_them(
     assert read(head + line, SLURM_NNODES="8").plan.dp == 64
 
 
+PLAIN = LINE.replace("torchrun --nnodes 2 --nproc-per-node 8", "python -u")
+
+
+@pytest.mark.parametrize(
+    "directives, launcher, gpus",
+    [
+        ("--nodes=8 --gpus-per-node=8", "srun", 64),
+        ("-A x -N 4 --gpus-per-node=8", "srun -l", 32),
+        ("-N4 --exclusive --gres gpu:h100:8,nvme:1 -J 'a b' # of eight", "/usr/bin/srun -u", 32),
+        ("--gres=nvme:1 --nodes=4 --ntasks-per-node 8", "srun", 32),
+        ("-J a#b -n 32", "srun --container-image x.sqsh bash -c", 32),
+        ("-G 32 --nodes 4", "srun", 32),
+        ("--nodes=8 -N 4 --gpus-per-node=a100:8 --ntasks-per-node=8", "srun", 32),
+        ("--nodes=8 --gpus-per-node=8", "srun -K1 -N 2 --ntasks-per-node=8 numactl -N 0", 16),
+        ("--nodes=8 --gpus-per-node=8", "srun -n64 --label nice -n 10", 64),
+        ("-N 4 --ntasks-per-node=8", "mpirun", 32),
+        ("--time=1:00", "mpirun -np 32", 32),
+        ("--time=1:00", "mpirun --allow-run-as-root -mca pml ob1 -x A=1 -n 32 nice -n 10", 32),
+        ("--time=1:00", "mpiexec -H a:16,b:16 --np 32", 32),
+    ],
+)
+def test_srun_and_mpirun_say_how_many_gpus_where_no_torchrun_does(directives, launcher, gpus):
+    command = f'{launcher} "{PLAIN}"' if launcher.endswith("-c") else f"{launcher} {PLAIN}"
+    found = read(f"#!/bin/bash\n#SBATCH {directives}\n{command}")
+    assert found.plan.dp == gpus
+
+
+@pytest.mark.parametrize(
+    "directives, command, said",
+    [
+        ("--nodes=8 --gpus-per-node=8", PLAIN, "how many GPUs"),  # one process
+        ("--gpus-per-node=8", f"srun {PLAIN}", "how many GPUs"),  # sbatch may be given the nodes
+        ("--nodes=2-4 --gpus-per-node=8", f"srun {PLAIN}", "how many GPUs"),
+        ("--nodes=8 --gpus-per-node=8", f"srun -N $HOSTS {PLAIN}", "how many GPUs"),
+        ("--nodes=8 --gpus-per-node=8", f"mpirun -np $RANKS {PLAIN}", "how many GPUs"),
+        ("--nodes=8 --gpus-per-node=8", f"srun torchrun --nnodes 8 {PLAIN[10:]}", "how many GPUs"),
+        ("--nodes=8 --gpus-per-node=8 -n 8", f"srun {PLAIN}", "starts 8 tasks on 64 GPUs.* add --gpus"),
+    ],
+)
+def test_gpus_that_a_directive_leaves_open_are_asked_for(directives, command, said):
+    with pytest.raises(UserError, match=said):
+        read(f"#SBATCH {directives}\n{command}")
+
+
+def test_torchruns_own_arguments_come_before_the_directives_and_its_word_gpu_is_theirs():
+    head = "#SBATCH --nodes=8 --gpus-per-node=4\n"
+    assert read(f"{head}srun {LINE}").plan.dp == 16
+    assert read(head + LINE.replace("node 8", "node gpu")).plan.dp == 8
+    assert read(f"{head}srun {PLAIN}", SLURM_NNODES="2").plan.dp == 8
+    with_tasks = "#SBATCH --nodes=8 --ntasks-per-node=4\n"
+    assert read(f"{with_tasks}srun {PLAIN}", SLURM_NNODES="2").plan.dp == 8
+
+
 @pytest.mark.parametrize(
     "example, layers",
     [
