@@ -28,25 +28,33 @@ from ndparallel.base.errors import UserError
 LARGEST = 200_000  # characters of a script, and of one expanded statement
 LARGEST_NUMBER = 2**63  # as the shell's
 PIECE = re.compile(
-    r"""(?P<joined>\\\r?\n)|(?P<kept>\\.|"(?:[^"\\]|\\.)*"|'[^']*')|(?P<comment>(?<!\S)\#[^\n]*)
+    r"""(?P<joined>\\\r?\n)|(?P<kept>\\.|"(?:[^"\\]|\\.)*"|'[^']*')
+    |(?P<comment>(?<!\S)\#[^\n]*|`[ ]*\#[^`\\\n]*`)
     |(?P<open>\$?\(+)|(?P<close>\)+)
     |(?P<redirect>(?:&|(?<=\s)\d)?[<>]{1,3}[ \t]*(?:[<>]?\([^()]*\)|&?[^\s;&|()<>]*))
     |(?P<end>;;|[\n;]|&&|\|\||[|&])|(?P<quote>["'])
-    |(?P<plain>(?:(?!(?<=\s)\d[<>])[^\\"'\#()\n;&|$<>])+|.)""",
+    |(?P<plain>(?:(?!(?<=\s)\d[<>]|`[ ]*\#)[^\\"'\#()\n;&|$<>])+|.)""",
     re.VERBOSE | re.DOTALL,
 )
 ASSIGNMENT = re.compile(
     r"(?:(?:export|local|readonly|declare(?: -\w+)?)\s+)?(?P<name>[A-Za-z_]\w*)(?P<more>\+?)="
 )
 WORD = re.compile(
-    r"""(?:\\.|"(?:[^"\\]|\\.)*"|'[^']*'|\$\(\((?:[^()]|\([^()]*\))*\)\)|[^\s"'\\])+""", re.DOTALL
+    r"""(?:\\.|"(?:[^"\\]|\\.)*"|'[^']*'|\$\(\((?:[^()]|\([^()]*\))*\)\)|\$\[[^][]*\]|[^\s"'\\])+""",
+    re.DOTALL,
 )
 ARRAY = re.compile(r"\((?P<words>.*)\)\s*$", re.DOTALL)
 REFERENCE = re.compile(r"\"?\$(?:\{(?P<braced>\w+)(?:\[[@*]\])?\}|(?P<plain>[A-Za-z_]\w*|\d))\"?")
-ARITHMETIC = re.compile(r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)")
+ARITHMETIC = re.compile(r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)|\$\[(?P<older>[^][]*)\]")
+INSIDE = r"(?:[^{}]|\{[^{}]*\})*"  # of ${NAME:-...}, with one ${...} inside
 VARIABLE = re.compile(
-    r"\$\{(?P<braced>\w+)(?:\[[@*]\])?(?::?-(?P<default>[^}]*))?\}|\$(?P<plain>[A-Za-z_]\w*|\d)"
+    rf"\$\{{(?P<braced>\w+)(?:\[[@*]\])?(?:(?P<empty>:?)[-=](?P<default>{INSIDE}))?\}}"
+    r"|\$(?P<plain>[A-Za-z_]\w*|\d)"
 )
+NOT_HERE = r"\\.|`[^`]*`|\$\((?!\()[^()]*\)"  # what is set in it is not set in this shell
+DEFAULT = rf"\$\{{(?P<name>[A-Za-z_]\w*)(?P<empty>:?)=(?P<default>{INSIDE})\}}"
+QUOTED_DEFAULTS = re.compile(rf"{NOT_HERE}|{DEFAULT}", re.DOTALL)
+DEFAULTS = re.compile(rf"{NOT_HERE}|'[^']*'|\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|{DEFAULT}", re.DOTALL)
 SHELLS = (("bash", "-c"), ("sh", "-c"))
 CLOSERS = ("fi", "done", "esac")
 CONDITION = re.compile(r"\s*(?:if|elif)\s")
@@ -104,6 +112,7 @@ def read_script(
         rest = follow(blocks, statement, script)
         runs = every(block.runs for block in blocks)
         if rest and runs is not False:
+            assign_defaults(script, rest, runs is None)
             words = program(
                 expanded_words(assign(script, rest, runs is None), script.variables), script.variables
             )
@@ -112,9 +121,9 @@ def read_script(
 
 
 def program(words: list[str], variables: Mapping[str, list[str]]) -> list[str]:
-    """The words of the command that is run: of `bash -c` those that it is given; `echo` runs none."""
+    """The words of the command that is run: of `bash -c` those that it is given; `echo` and `:` run none."""
     shell = next((place for place, pair in enumerate(pairwise(words)) if pair in SHELLS), None)
-    if words[:1] == ["echo"]:
+    if words[:1] in (["echo"], [":"]):
         return []
     return (
         words if shell is None else [*words[:shell], *expanded_words(" ".join(words[shell + 2 :]), variables)]
@@ -257,13 +266,37 @@ def assign(script: Script, statement: str, conditional: bool) -> str:
         name = found["name"]
         old = script.variables.get(name, []) if found["more"] else []
         new, statement = value_and_rest(statement[found.end() :], old, script.variables)
-        if name in script.given:
-            continue
-        if conditional:
-            skip(script, name, new)
-        else:
-            script.variables[name] = new
+        put(script, name, new, conditional)
     return statement
+
+
+def put(script: Script, name: str, words: list[str], conditional: bool) -> None:
+    """Set a variable, but for one that is given; under a condition that is not known, note that it may be."""
+    if name in script.given:
+        return
+    if conditional:
+        skip(script, name, words)
+    else:
+        script.variables[name] = words
+
+
+def assign_defaults(script: Script, statement: str, conditional: bool) -> None:
+    """Carry out each ${NAME:=default} of a statement whose variable is not set, or with := is empty."""
+    for name, empty, default in [] if statement.startswith("(") else defaults_in(statement):
+        if lacks(script.variables, name, empty):
+            put(script, name, [one_word(default, script.variables)], conditional)
+
+
+def defaults_in(statement: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the colon or "" and the text of each ${NAME:=text} that is in no single quotes."""
+    for part in DEFAULTS.finditer(statement):
+        inside = QUOTED_DEFAULTS.finditer(part["quoted"]) if part["quoted"] else [part]
+        yield from ((found["name"], found["empty"], found["default"]) for found in inside if found["name"])
+
+
+def lacks(variables: Mapping[str, list[str]], name: str, empty: str) -> bool:
+    """Whether a default takes a variable's place: it is not set, or there is a colon and it is empty."""
+    return name not in variables or (empty == ":" and not any(variables[name]))
 
 
 def value_and_rest(text: str, old: list[str], variables: Mapping[str, list[str]]) -> tuple[list[str], str]:
@@ -323,27 +356,24 @@ def one_word(word: str, variables: Mapping[str, list[str]]) -> str:
         r"\\(.)|[\"']", r"\1", VARIABLE.sub(lambda found: value_of(found, variables), word), flags=re.DOTALL
     )
     refused_if_long(len(plain))
-    return ARITHMETIC.sub(lambda found: str(sum_of(found["sum"], variables)), plain)
+    return ARITHMETIC.sub(lambda found: str(sum_of(found, variables)), plain)
 
 
 def value_of(found: re.Match, variables: Mapping[str, list[str]]) -> str:
     """A variable's value, else the default that stands with it, else its name as it is written."""
-    name = found["braced"] or found["plain"]
-    return (
-        " ".join(variables[name])
-        if name in variables
-        else found["default"]
-        if found["default"] is not None
-        else found[0]
-    )
+    name, default = found["braced"] or found["plain"], found["default"]
+    if default is not None and lacks(variables, name, found["empty"]):
+        return VARIABLE.sub(lambda inner: value_of(inner, variables), default)
+    return " ".join(variables[name]) if name in variables else found[0]
 
 
-def sum_of(text: str, variables: Mapping[str, list[str]]) -> int | str:
-    """What `$((...))` comes to; the text as it stands where it is no sum of known whole numbers."""
+def sum_of(found: re.Match, variables: Mapping[str, list[str]]) -> int | str:
+    """What `$((...))` or `$[...]` comes to; as it stands where it is no sum of known whole numbers."""
+    text = found["sum"] or found["older"] or ""
     try:
         return whole_number(ast.parse(in_python(text), mode="eval").body, variables)
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
-        return f"$(({text}))"
+        return found[0]
 
 
 def in_python(text: str) -> str:

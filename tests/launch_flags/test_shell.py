@@ -163,6 +163,46 @@ def test_bash_agrees_on_sums_and_comparisons(sum_, test):
     assert words(text)[2:] == done.stdout.split()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        ': "${A:=2}"',
+        ": ${A:=2} ${B=$A}; C=$B",
+        'A=4; : "${A:=2}"',
+        'A=; : "${A:=2}" "${B:=$((A * 8))}"',
+        "A=; : ${A=2}; B=x${A:-3}y${A-3}",
+        "A=${B:=7}x C=$B",
+        ": '${A:=2}' \\${B:=3}",
+        ': "it\'s ${A:=x y}"',
+        ': ${A:="x y"} $(: ${B:=3}) `: ${C:=4}`',
+        "(: ${A:=2})",
+        ": ${A:=--a 1}",
+        "B=3; A=${C:-${B}} C=${D:-x${E:-5}y}",
+        "N=2; A=$[N*8] B=x$[ 2 + 1 ]y C=$[(3 + 1) % 3]",
+    ],
+)
+def test_bash_agrees_on_defaults_and_older_sums(text):
+    text += '\nprintf \'%s\\n\' --a "|${A:-none}" "|${B:-none}" "|${C:-none}"'
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env={})
+    assert words(text)[2:] == done.stdout.splitlines()
+
+
+def test_a_default_that_is_assigned_sizes_the_model_and_a_given_value_comes_before_it():
+    text = f': "${{LAYERS:=16}}"\n{SIZED}'
+    assert read(text).job.shape.layers == 16
+    assert read(text, LAYERS="8").job.shape.layers == 8
+    with pytest.raises(UserError, match="give --set LAYERS=VALUE"):
+        read(f"if [ -d /data ]; then : ${{LAYERS:=16}}; fi\n{SIZED}")
+
+
+def test_a_comment_in_backticks_stands_between_continued_flags():
+    commented = LINE.replace("--num-layers", "`# the model's size` \\\n  --num-layers")
+    assert read(commented).job == read(LINE).job
+    text = "printf '%s\\n' --a `# it's` 1x`#`y \\\n '`# kept`' # and `# another`"
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    assert words(text)[2:] == done.stdout.splitlines()
+
+
 def test_what_only_an_unknown_condition_sets_is_never_taken_for_known():
     asks = "if [ -d /data ]; then MORE='--sequence-parallel'; LAYERS=2; DATA='--data-path /data'; fi\n"
     assert read(f"DATA='--seed 1'\n{asks}{LINE} $DATA").job.shape.layers == 32  # no plan depends on it
