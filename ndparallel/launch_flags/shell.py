@@ -15,7 +15,6 @@ Glossary
     block       a condition or a loop that is open; None stands for "not known" in all that is true or false
 """
 
-import ast
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,9 +23,9 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from ndparallel.base.errors import UserError
+from ndparallel.launch_flags.shell_arithmetic import sum_of
 
 LARGEST = 200_000  # characters of a script, and of one expanded statement
-LARGEST_NUMBER = 2**63  # as the shell's
 PIECE = re.compile(
     r"""(?P<joined>\\\r?\n)|(?P<kept>\\.|"(?:[^"\\]|\\.)*"|'[^']*')
     |(?P<comment>(?<!\S)\#[^\n]*|`[ ]*\#[^`\\\n]*`)
@@ -57,24 +56,11 @@ QUOTED_DEFAULTS = re.compile(rf"{NOT_HERE}|{DEFAULT}", re.DOTALL)
 DEFAULTS = re.compile(rf"{NOT_HERE}|'[^']*'|\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|{DEFAULT}", re.DOTALL)
 SHELLS = (("bash", "-c"), ("sh", "-c"))
 CLOSERS = ("fi", "done", "esac")
+AND_OR = {"&&": lambda truth: truth, "||": lambda truth: None if truth is None else not truth}
+TEST = re.compile(r"\s*(?:!\s*)?(?:\[\[?\s|test\s)")
 CONDITION = re.compile(r"\s*(?:if|elif)\s")
 JOINED = re.compile(r"\\\r?\n")
-SUMS = {  # whose division rounds towards zero
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: lambda over, under: over // under if over * under > 0 else -(-over // under),
-    ast.Mod: lambda over, under: over % under if over * under > 0 else -(-over % under),
-}
 NUMBER = re.compile(r"-?\d{1,18}")
-COMPARED = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-}
 TESTS = {  # of two numbers
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -83,7 +69,6 @@ TESTS = {  # of two numbers
     "-lt": operator.lt,
     "-le": operator.le,
 }
-CHOICE = re.compile(r"(?P<condition>[^?:]+)\?(?P<yes>[^?:]+):(?P<no>[^?:]+)")
 
 
 @dataclass
@@ -108,9 +93,15 @@ def read_script(
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch script.")
     set_before = {name: [value] for name, value in {**(environment or {}), **(given or {})}.items()}
     script, blocks = Script(frozenset(given or ()), variables=set_before), list[ShellBlock]()
+    succeeded: bool | None = True
+    reached: bool | None = True
     for statement in statements(text):
+        if statement in AND_OR:
+            reached = AND_OR[statement](succeeded)
+            continue
         rest = follow(blocks, statement, script)
-        runs = every(block.runs for block in blocks)
+        runs = every([reached, *(block.runs for block in blocks)])
+        succeeded, reached = outcome(rest, reached, succeeded, script), True
         if rest and runs is not False:
             assign_defaults(script, rest, runs is None)
             words = program(
@@ -118,6 +109,15 @@ def read_script(
             )
             script.commands += [words] if any(word.startswith("--") for word in words) else []
     return script
+
+
+def outcome(statement: str, reached: bool | None, before: bool | None, script: Script) -> bool | None:
+    """Whether what stands before `&&` or `||` succeeds: a test by its variables, any other command; what is
+    not reached leaves things as they were."""
+    if reached is False:
+        return before
+    now = truth(statement, script) if TEST.match(statement) else True
+    return now if reached else None
 
 
 def program(words: list[str], variables: Mapping[str, list[str]]) -> list[str]:
@@ -200,7 +200,7 @@ def truth(condition: str, script: Script) -> bool | None:
 
 
 def holds(text: str, script: Script) -> bool | None:
-    written = [word for word in WORD.findall(text) if word not in ("[", "]", "[[", "]]")]
+    written = [word for word in WORD.findall(text) if word not in ("[", "]", "[[", "]]", "test")]
     words = [one_word(word, script.variables) for word in written]
     match words:
         case ["!", *_]:
@@ -252,7 +252,7 @@ def statements(text: str) -> Iterator[str]:
             )
         depth = max(0, depth + words.count("(") - words.count(")")) if kind in ("open", "close") else depth
         if kind == "end" and depth == 0 and not (words in ("&&", "||") and CONDITION.match(statement)):
-            yield from filter(None, [statement.strip(), words * (words == ";;")])
+            yield from filter(None, [statement.strip(), words * (words in (";;", *AND_OR))])
             statement = ""
         elif kind != "comment":
             blank = kind == "joined" or words in "\n;" or (kind == "redirect" and depth == 0)
@@ -365,36 +365,3 @@ def value_of(found: re.Match, variables: Mapping[str, list[str]]) -> str:
     if default is not None and lacks(variables, name, found["empty"]):
         return VARIABLE.sub(lambda inner: value_of(inner, variables), default)
     return " ".join(variables[name]) if name in variables else found[0]
-
-
-def sum_of(found: re.Match, variables: Mapping[str, list[str]]) -> int | str:
-    """What `$((...))` or `$[...]` comes to; as it stands where it is no sum of known whole numbers."""
-    text = found["sum"] or found["older"] or ""
-    try:
-        return whole_number(ast.parse(in_python(text), mode="eval").body, variables)
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
-        return found[0]
-
-
-def in_python(text: str) -> str:
-    """The shell's arithmetic, with its choice of one of two."""
-    chosen = CHOICE.fullmatch(text)
-    return ("({yes}) if ({condition}) else ({no})".format(**chosen.groupdict()) if chosen else text).strip()
-
-
-def whole_number(node: ast.AST, variables: Mapping[str, list[str]]) -> int:
-    match node:
-        case ast.BinOp(left, sign, right):
-            sum_ = SUMS[type(sign)](whole_number(left, variables), whole_number(right, variables))
-            if abs(sum_) > LARGEST_NUMBER:
-                raise ValueError
-            return sum_
-        case ast.Compare(left, [sign], [right]):
-            return int(COMPARED[type(sign)](whole_number(left, variables), whole_number(right, variables)))
-        case ast.IfExp(condition, yes, no):
-            return whole_number(yes if whole_number(condition, variables) else no, variables)
-        case ast.Name(name):
-            return int(" ".join(variables[name]))
-        case ast.Constant(int() as value) if type(value) is int:
-            return value
-    raise ValueError

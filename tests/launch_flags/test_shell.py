@@ -356,3 +356,23 @@ def test_the_command_line_takes_settings_and_arguments(tmp_path, capsys):
         assert said in capsys.readouterr().err
     assert main(["plan", "--model", "gpt2", "--gpus", "8", "--global-batch", "8", "--set", "A=1"]) == 2
     assert "name it with --from-megatron" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'A=4; [ -z "$A" ] && A=2',
+        'A=4; [ -z "$B" ] && A=2',
+        'A=4; [[ -n "$A" ]] || A=2',
+        "A=1\n[ $A -eq 1 ] && A=5 || A=6",
+        "A=1\n[ $A -eq 2 ] && A=5 || A=6",
+        "A=1\ntest $A -gt 0 && A=7",
+        "A=1; cd / && A=3",
+        "A=1; true || A=9",
+        'A=1; ! [ -z "$A" ] && A=2',
+        "A=1; [ $A -eq 1 ] &&\n A=4",
+    ],
+)
+def test_bash_agrees_on_what_a_test_lets_run(script):
+    done = subprocess.run(["bash", "-c", f'{script}\necho "$A"'], capture_output=True, text=True, check=True)
+    assert read_script(script).variables["A"] == [done.stdout.strip()]
