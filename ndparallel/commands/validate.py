@@ -91,9 +91,9 @@ def show_sweeps(found: dict[str, Any] | None) -> None:
             f"{found[name]:.1%}" for name in ("mean_regret", "max_regret", "mean_regret_of_a_guess")
         )
         words = (
-            f"{found['sweeps']} sweeps of {found['layouts']} layouts: the one predicted to be the quickest "
-            f"took on average {regret} longer than the quickest that was measured, {most} at most; one "
-            f"taken at random takes {guess} longer."
+            f"{count(found['sweeps'], 'sweep')} of {found['layouts']} layouts: the one predicted to be the "
+            f"quickest took on average {regret} longer than the quickest that was measured, {most} at most; "
+            f"one taken at random takes {guess} longer."
         )
         console.print(prose(words, width))
 

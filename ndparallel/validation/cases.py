@@ -2,7 +2,8 @@
 
 Idea   A file lists runs in one format, each with its source. What a run does not state is filled by a rule,
        the same for all.
-Limit  What the format cannot say: ranks that differ. What cannot be expressed says why.
+Limit  What the format cannot say: ranks that differ. What cannot be expressed says why. Keys and words that
+       nobody reads are refused (fields.py).
 
 The rules for what is not stated
     GPU                   by its name (hardware/presets.toml); an unknown one by its data
@@ -71,6 +72,7 @@ from ndparallel.planner.legality import violations
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import Stack
+from ndparallel.validation.fields import refuse_unread
 from ndparallel.validation.hardware import hardware_of, number_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
 from ndparallel.validation.microbatch import least_recomputation, states_microbatch, usual_microbatch
@@ -123,7 +125,8 @@ class Case:
 
 
 def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
-    """Read the runs of a file, by default of the project's own collection."""
+    """Read the runs of a file, by default of the project's own collection. Raises UserError for what a
+    file's runs say and nobody here reads (fields.py)."""
     file = path or Path(__file__).with_name("measured_runs.json")
     cases = read_json(file, MOST_BYTES)
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
@@ -131,6 +134,8 @@ def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
         raise UserError(
             f"{file} must hold a list of runs, each a table of keys and values, as {example} does."
         )
+    for case in cases if path else ():
+        refuse_unread(tidy(case))
     return cases
 
 

@@ -3,8 +3,8 @@ spellings.
 
 Idea   Sources write the same thing in many ways. Each function reads one field and says what it is in our
        names.
-Limit  A word that is not known here stands for what is said nowhere: see the rules in cases.py. For a
-       run's software `not_known` says so.
+Limit  A word that is not known here stands for what is said nowhere: see the rules in cases.py. Of a run's
+       software `not_known` says so; most others are refused in a file that is given (fields.py).
 """
 
 import re
@@ -98,13 +98,19 @@ def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
 
 
 def number_of_bits(precision: Any) -> int:
-    """Return 8, 16, 19 (TF32) or 32: the shortest number type named for the layers' matmuls."""
+    """Return 8, 16, 19 (TF32) or 32: the shortest number type named for the layers' matmuls; 16 where none
+    is."""
+    return bits_named(precision) or 16
+
+
+def bits_named(precision: Any) -> int | None:
+    """Return the bits of the shortest number type that is named; None where none is."""
     words = str(precision or "").lower()
     if re.search(r"fp8|float8|e4m3|fp4|int8", words):
         return 8
     if re.search(r"16|half|amp|mixed", words):
         return 16
-    return 19 if "tf32" in words else 32 if re.search(r"fp32|float32|single", words) else 16
+    return 19 if "tf32" in words else 32 if re.search(r"fp32|float32|single", words) else None
 
 
 NUMBER_WORDS = (  # the first that is in the precision
@@ -261,14 +267,18 @@ def zero_stage(stated: Any, framework: str) -> int:
     """Return ZeRO's stage, 0 to 3; where none is stated, what the framework's name implies."""
     if isinstance(stated, int):
         return int(stated)
-    words = framework if stated is None else str(stated).lower()
-    if stated is not None and re.search(r"no reshard|grad_op|opt\+grad", words):
+    if stated is not None and re.search(r"no reshard|grad_op|opt\+grad", str(stated).lower()):
         return 2
+    return stage_named(framework if stated is None else str(stated).lower()) or 0
+
+
+def stage_named(words: str) -> int | None:
+    """Return the stage of ZeRO that words name; None where they name none."""
     if found := re.search(r"(?:zero|stage|^)[- _]?([0-3])", words):
         return int(found[1])
     if re.search(rf"{SHARDED}|hsdp|full.?shard|hybrid|zero\+\+", words):
         return 3
-    return 1 if "optim" in words else 0
+    return 1 if "optim" in words else None
 
 
 def shards_of(parallel: dict[str, Any], gpus_per_node: int) -> int:
@@ -294,12 +304,18 @@ def schedule_named(stated: str | None) -> str | None:
 def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
     """Return none, selective or full; with full also how many of a stage's `layers` are recomputed, 0 for
     all."""
+    kind = recompute_named(stated) or "none"
+    return kind, recomputed_layers(as_text(stated), layers) if kind == "full" else 0
+
+
+def recompute_named(stated: Any) -> str | None:
+    """Return none, selective or full; None where the words say none of them."""
     words = as_text(stated)
     if modules_of(stated) or re.search("selective|op.level|^sac", words):
-        return "selective", 0
-    if re.match(NOTHING, words) or not re.search(WHOLE_LAYERS, words):
-        return "none", 0
-    return "full", recomputed_layers(words, layers)
+        return "selective"
+    if re.match(NOTHING, words):
+        return "none"
+    return "full" if re.search(WHOLE_LAYERS, words) else None
 
 
 def states_recomputation(run: Mapping[str, Any]) -> bool:
