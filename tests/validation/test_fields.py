@@ -7,6 +7,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
+from ndparallel.commands.validate import show_sweeps
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.fields import FIELDS, NAMES, framework_known
 
@@ -99,3 +100,18 @@ def test_every_word_that_a_refusal_names_is_one_that_passes():
     assert all(framework_known(name) for name in NAMES)
     kinds = [kind for table in FIELDS.values() for kind in table.values()]
     assert all(kind.fits(choice) for kind in kinds for choice in kind.choices)
+
+
+@pytest.mark.parametrize("changes", [{"recompute": None}, {"batch": {"global": 16, "sequence": 8192}}])
+def test_ep_without_experts_is_refused_also_where_the_rest_is_not_stated(changes):
+    run = {**RUN, "parallel": {"ep": 2, "tp": 2}, **changes}
+    with pytest.raises(UserError, match="has no experts for ep=2"):
+        express(run)
+
+
+def test_one_sweep_is_called_one(capsys):
+    show_sweeps(
+        dict.fromkeys(("mean_regret", "max_regret", "mean_regret_of_a_guess"), 0.1)
+        | {"sweeps": 1, "layouts": 5}
+    )
+    assert capsys.readouterr().out.startswith("1 sweep of 5 layouts: ")
