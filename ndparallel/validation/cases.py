@@ -2,8 +2,8 @@
 
 Idea   A file lists runs in one format, each with its source. What a run does not state is filled by a rule,
        the same for all.
-Limit  What the format cannot say: ranks that differ. What cannot be expressed says why. Keys and words that
-       nobody reads are refused (fields.py).
+Limit  What the format cannot say: ranks that differ. What cannot be expressed says why. A run has a note on
+       keys and words that nobody reads (fields.py).
 
 The rules for what is not stated
     GPU                   by its name (hardware/presets.toml); an unknown one by its data
@@ -72,7 +72,7 @@ from ndparallel.planner.legality import violations
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import Stack
-from ndparallel.validation.fields import refuse_unread
+from ndparallel.validation.fields import unread
 from ndparallel.validation.hardware import hardware_of, number_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
 from ndparallel.validation.microbatch import least_recomputation, states_microbatch, usual_microbatch
@@ -125,8 +125,7 @@ class Case:
 
 
 def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
-    """Read the runs of a file, by default of the project's own collection. Raises UserError for what a
-    file's runs say and nobody here reads (fields.py)."""
+    """Read the runs of a file, by default of the project's own collection."""
     file = path or Path(__file__).with_name("measured_runs.json")
     cases = read_json(file, MOST_BYTES)
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
@@ -134,8 +133,6 @@ def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
         raise UserError(
             f"{file} must hold a list of runs, each a table of keys and values, as {example} does."
         )
-    for case in cases if path else ():
-        refuse_unread(tidy(case))
     return cases
 
 
@@ -160,8 +157,15 @@ def express(run: Mapping[str, Any]) -> Case:
         part=part,
         source=source,
         widened=2 if wide else 1,
-        notes=not_known(run["software"]),
+        notes=(*unread(run), *no_experts(run, shape), *not_known(run["software"])),
         software="" if stack_of_framework(framework) else brief(framework),
+    )
+
+
+def no_experts(run: Mapping[str, Any], shape: ModelShape) -> list[str]:
+    stated = number_in(run["parallel"].get("ep"))
+    return [f"its ep is {stated:g}, and its model has no experts: it counts as 1."] * (
+        stated > 1 and not shape.experts
     )
 
 

@@ -1,18 +1,17 @@
 """What a file of runs may say: the keys of a run, and what each of them may be.
 
-Idea   A mistyped key or word would count as not stated: a rule would fill it, and the error would be that of
-       another run. So what nobody here would read is refused, with what would do.
+Idea   A mistyped key or word counts as not stated: a rule fills it, and the error is that of another run. So
+       a run has a note on all that nobody here reads, with what would do.
 Limit  Free words pass where they contain one that is known. The model's sizes are checked where its shape is
        made, and what rules out a plan where it is priced.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import OFFLOADS
@@ -27,7 +26,6 @@ from ndparallel.validation.words import (
     bits_named,
     recompute_named,
     schedule_named,
-    stack_of_framework,
     stage_named,
 )
 
@@ -40,11 +38,18 @@ class Kind:
     says: str = ""
     choices: tuple[str, ...] = ()  # words that would do
 
-    def refused(self, field: str, value: Any) -> UserError:
-        if self.choices and isinstance(value, str):
-            return UserError(f"{unknown(field, value, self.choices)} Where it is none of these, give null.")
-        says = self.says or f"one of {', '.join(self.choices)}"
-        return UserError(f"{field} is {brief(value)}; it must be {says}, or null where it is not known.")
+    def remark(self, field: str, value: Any) -> str:
+        """Say of a value that it is not what the field may be."""
+        if self.choices:
+            meant = near(value, self.choices)
+            return f"its {field} {brief(value)} is not known here, and counts as not stated.{meant}"
+        return f"its {field} is {brief(value)}, and should be {self.says}, or null where it is not known."
+
+
+def near(word: Any, choices: Iterable[str]) -> str:
+    """Name the choice that a word may have meant; nothing where none is like it."""
+    found = get_close_matches(as_text(word), list(choices), 1)
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def words(reads: Callable[[Any], Any], *choices: str) -> Kind:
@@ -64,22 +69,6 @@ def is_whole(value: Any) -> bool:
 
 def is_share(value: Any) -> bool:
     return is_number(value) and value <= 1
-
-
-NAMES = (  # of frameworks
-    *("Megatron-LM", "Megatron-Core", "Megatron-Bridge", "NeMo", "Megatron-DeepSpeed", "DeepSpeed"),
-    *("torchtitan", "PyTorch", "LLM Foundry", "JAX"),
-)
-LIKE = 0.85  # a word that is so much like one of a framework's name, and not it, is misspelled
-
-
-def framework_known(stated: Any) -> Any:
-    """Return the stack that stands for a framework; None also where a word of its name is misspelled, as in
-    torchtitn, which contains torch."""
-    named = {word for name in NAMES for word in re.findall("[a-z]+", name.lower())} | {"torch"}
-    strange = set(re.findall("[a-z]+", as_text(stated))) - named
-    misspelled = any(get_close_matches(word, named, 1, LIKE) for word in strange)
-    return None if misspelled else stack_of_framework(as_text(stated))
 
 
 def zero_known(stated: Any) -> int | None:
@@ -112,7 +101,7 @@ NOT_READ = ("attn", "kv_lora", "q_lora", "qk_head", "qk_rope", "v_head")
 
 FIELDS: Mapping[str, Mapping[str, Kind]] = {  # of a run itself (""), and of its tables
     "": {
-        **dict.fromkeys(("id", "family", "source", "note", "unknown"), ANYTHING),
+        **dict.fromkeys(("id", "family", "source", "table", "note", "unknown"), ANYTHING),
         **dict.fromkeys(("hardware", "software", "model", "parallel", "batch", "measured"), ANYTHING),
         "gpus": WHOLE,
         "recompute": words(recompute_named, "none", "selective", "full", *MODULES),
@@ -129,7 +118,7 @@ FIELDS: Mapping[str, Mapping[str, Kind]] = {  # of a run itself (""), and of its
         "switched": Kind(lambda value: isinstance(value, bool), "true or false"),
     },
     "software": {
-        "framework": words(framework_known, *NAMES),
+        "framework": ANYTHING,
         **dict.fromkeys(SOFTWARE, ANYTHING),  # what is not known there has a note
         "capacity_factor": NUMBER,
     },
@@ -161,26 +150,24 @@ FIELDS: Mapping[str, Mapping[str, Kind]] = {  # of a run itself (""), and of its
 }
 
 
-def refuse_unread(run: Mapping[str, Any]) -> None:
-    """Raise UserError for the first key of a run that nobody reads, and for the first value that would count
-    as not stated."""
-    try:
-        for table, kinds in FIELDS.items():
-            for field, value in stated_in(run, table):
-                refuse_one(table, field, value, kinds)
-    except UserError as error:
-        raise UserError(f"run {brief(run.get('id', '?'))}: {error}") from None
+def unread(run: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each key of a run that nobody reads, and for each value that is not what it may
+    be."""
+    return [
+        remark
+        for table, kinds in FIELDS.items()
+        for field, value in stated_in(run, table)
+        if (remark := remark_on(table, field, value, kinds))
+    ]
 
 
 def stated_in(run: Mapping[str, Any], table: str) -> Iterator[tuple[str, Any]]:
     given = run.get(table) if table else run
-    if table == "software" and isinstance(given, str):
-        given = {"framework": given}
     yield from given.items() if isinstance(given, Mapping) else ()
 
 
-def refuse_one(table: str, field: str, value: Any, kinds: Mapping[str, Kind]) -> None:
+def remark_on(table: str, field: str, value: Any, kinds: Mapping[str, Kind]) -> str:
+    name = f"{table}.{field}" if table else field
     if field not in kinds:
-        raise unknown(f"key of {table or 'a run'}:", field, kinds)
-    if value is not None and not kinds[field].fits(value):
-        raise kinds[field].refused(f"{table}.{field}" if table else field, value)
+        return f"nobody here reads its key {brief(name)}.{near(field, kinds)}"
+    return "" if value is None or kinds[field].fits(value) else kinds[field].remark(name, value)

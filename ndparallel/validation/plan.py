@@ -68,7 +68,7 @@ def spread_of_experts(parallel: Mapping[str, Any], degrees: Mapping[str, int], s
     """Return how many ranks the experts are spread over. Experts cut by tp take as many bytes on each rank
     as experts spread over tp."""
     if not shape.experts:
-        return degrees["ep"]  # which the planner refuses above 1
+        return 1
     cut = int(number_in(parallel.get("etp"))) or (degrees["tp"] if degrees["ep"] == 1 else 1)
     spread = degrees["ep"] * cut
     return spread if shape.experts.experts % spread == 0 else degrees["ep"]

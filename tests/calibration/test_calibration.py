@@ -21,7 +21,7 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack
 from ndparallel.validation.cases import express
-from ndparallel.validation.fields import refuse_unread
+from ndparallel.validation.fields import unread
 
 MACHINE = ThisMachine("here", memory_bytes=16 * 2**30)
 RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text("utf-8"))
@@ -185,7 +185,7 @@ def test_saved_steps_are_runs_that_validate_reads():
     case = GRIDS["cpu"][0]
     found = step_rows(MACHINE, recorded() | {case: [0.1]})
     (run,) = as_runs(found, MACHINE, recorded())
-    refuse_unread(run)
+    assert unread(run) == []
     assert express(run).measured_seconds == 0.1
     assert express(run).job.shape.hidden == case.hidden
 
@@ -229,7 +229,7 @@ def test_steps_of_several_processes_are_saved_with_their_plan_and_their_links():
     (case, *_), here = grid("cpu", 2), replace(MACHINE, gpus_per_node=2)
     samples = recorded() | rung(1e-4, 1e9)
     (run,) = as_runs(step_rows(here, samples | {case: [0.1]}), here, samples, 2)
-    refuse_unread(run)
+    assert unread(run) == []
     found = express(run)
     assert (found.plan.dp, found.job.global_batch, found.measured_seconds) == (2, 2, 0.1)
     assert found.job.hardware.inside.bandwidth_bytes_per_second == pytest.approx(1e9, rel=1e-3)
