@@ -62,7 +62,7 @@ TITAN_OTHERS = {
     },
     "software": {
         "software = torchtitan": "compile.enable = False",
-        "software = torchtitan-compiled": "compile.enable = True",
+        "software = torchtitan-compiled": 'compile.enable = True, compile.components = ["model", "loss"]',
         "context_parallel = ring": REFUSED,
         "context_parallel = all-gather": DEFAULT,
         **dict.fromkeys(("attention", "dispatcher", "overlap"), "(its own; others refused)"),

@@ -154,6 +154,8 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     refuse_other_states(job)
     yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
     yield "compile.enable", f"{compiled(job)}"
+    if compiled(job):  # the configuration that a recipe starts from may compile its loss alone
+        yield "compile.components", '["model", "loss"]'
     yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'products'}"
 
 

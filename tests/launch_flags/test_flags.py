@@ -877,6 +877,19 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
     assert found["training.local_batch_size"] == plan.micro_batch * passed
 
 
+@pytest.mark.parametrize("model", ["llama-3-8b", "deepseek-v3"])
+def test_a_compiled_recipe_compiles_the_model_also_where_its_configuration_compiles_the_loss_alone(
+    model, monkeypatch
+):
+    """CompileConfig(enable=True, components=["loss"]) in models/deepseek_v3/config_registry.py of 0.3.0;
+    parallelize.py compiles layers where "model" is among the components."""
+    plan = Plan(dp=16, ep=8 if model == "deepseek-v3" else 1, zero=3)
+    found = run_recipe(emit_torchtitan(job_of(model, "torchtitan-compiled"), plan), monkeypatch)
+    assert found["compile.enable"] is True and found["compile.components"] == ["model", "loss"]
+    eager = run_recipe(emit_torchtitan(job_of(model, "torchtitan"), plan), monkeypatch)
+    assert eager["compile.enable"] is False and "compile.components" not in eager
+
+
 def test_all_that_torchtitans_tables_name_is_in_the_release():
     release = frozen("torchtitan")
     (schedules,) = [names for key, names in release.items() if key.startswith("schedules")]
