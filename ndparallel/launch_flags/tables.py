@@ -54,7 +54,7 @@ TITAN_OTHERS = {
         "sequence": "training.seq_len = N",
         "global_batch": "training.global_batch_size = N",
         "dtype = bf16": DEFAULT,
-        "dtype = fp8": "model_spec, with a Float8LinearConverter; others (refused)",
+        "dtype = fp8-row": "model_spec, with a Float8LinearConverter; others (refused)",
         "half": 'training.dtype = "bfloat16"',
         "routing_imbalance": "(none: no key sets it)",
         **dict.fromkeys(("moments", "offload", "offload_share", "lora", "qlora", "lora_on"), REFUSED),

@@ -47,6 +47,8 @@ MODELS = {
     "deepseek-v3": ("deepseek_v3", "671B", "deepseek_v3_671b"),
 }
 
+FLOAT8 = "fp8-row"  # as Float8LinearConverter scales it (torchtitan/components/quantization/float8.py)
+OTHER_FLOAT8 = ("fp8", "fp8-current", "fp8-block")
 ONE_FOR_EACH_STAGE = ("gpipe", "1f1b", "dualpipev")
 
 
@@ -80,7 +82,7 @@ def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def imports(job: TrainingJob, plan: Plan, module: str, base: str) -> Iterator[str]:
-    if job.dtype == "fp8":
+    if job.dtype == FLOAT8:
         yield "from torchtitan.components.quantization import Float8LinearConverter"
     if plan.recompute != "none":
         yield (
@@ -122,12 +124,17 @@ def sizes(shape: ModelShape) -> tuple:
 def converters(job: TrainingJob) -> str:
     if job.dtype == "bf16":
         return ""
-    if job.dtype != "fp8":
-        raise torchtitan_lacks(f"recipe written here in {job.dtype}", "choose bf16 or fp8")
+    if job.dtype in OTHER_FLOAT8:
+        raise torchtitan_lacks(
+            f"float8 with the scales of {job.dtype}",
+            f"its Float8LinearConverter scales each row: take --dtype {FLOAT8}",
+        )
+    if job.dtype != FLOAT8:
+        raise torchtitan_lacks(f"recipe written here in {job.dtype}", f"choose bf16 or {FLOAT8}")
     if job.shape.experts:
-        raise torchtitan_lacks("one switch for experts in fp8", "choose bf16")
+        raise torchtitan_lacks(f"recipe written here for experts in {FLOAT8}", "choose bf16")
     return (
-        ', converters=[Float8LinearConverter.Config(filter_fqns=["lm_head"], '
+        ', converters=[Float8LinearConverter.Config(recipe_name="rowwise", filter_fqns=["lm_head"], '
         f"model_compile_enabled={compiled(job)})]"
     )
 

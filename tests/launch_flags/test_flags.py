@@ -836,7 +836,8 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
     job = replace(job, stack=STACKS[software])
     chunks = 2 if schedule in ("interleaved", "looped-bfs", "zb-v", "dualpipev") and plan.pp > 1 else 1
     plan = replace(plan, schedule=schedule, chunks=chunks, recompute_layers=0, recompute_modules=())
-    assume(not [*why_not(job, plan)] and not (job.shape.experts and job.dtype == "fp8"))
+    job = replace(job, dtype="bf16" if job.shape.experts or job.dtype == "bf16" else "fp8-row")
+    assume(not [*why_not(job, plan)])
     number = int(plan.microbatches(job))
     if (
         plan.zero == 1
@@ -888,6 +889,16 @@ def test_a_compiled_recipe_compiles_the_model_also_where_its_configuration_compi
     assert found["compile.enable"] is True and found["compile.components"] == ["model", "loss"]
     eager = run_recipe(emit_torchtitan(job_of(model, "torchtitan"), plan), monkeypatch)
     assert eager["compile.enable"] is False and "compile.components" not in eager
+
+
+def test_float8_of_torchtitan_is_scaled_row_by_row():
+    """recipe_name: Literal["rowwise", "rowwise_with_gw_hp"] in components/quantization/float8.py of 0.3.0."""
+    plan = Plan(dp=8, zero=3)
+    recipe = emit_torchtitan(job_of(software="torchtitan-compiled", dtype="fp8-row"), plan)
+    assert 'recipe_name="rowwise", filter_fqns=["lm_head"], model_compile_enabled=True' in recipe
+    for dtype in ("fp8", "fp8-current"):
+        with pytest.raises(UserError, match=f"scales of {dtype}; .* take --dtype fp8-row"):
+            emit_torchtitan(job_of(software="torchtitan", dtype=dtype), plan)
 
 
 def test_all_that_torchtitans_tables_name_is_in_the_release():
@@ -1033,8 +1044,8 @@ def test_the_best_plan_is_told_that_nothing_is_better(capsys, tmp_path):
         ("--no-flash-attention", "no key for attention unfused; leave --no-flash-attention out"),
         ("--overlap none", "no key for dp_overlap False; leave --overlap out"),
         ("--overlap tp,dp --tp 2", "no key for tp_overlap backward; leave --overlap out"),
-        ("--dtype mxfp8 --hardware b200", "no recipe written here in mxfp8; choose bf16 or fp8"),
-        ("--dtype fp8-row", "no recipe written here in fp8-row; choose bf16 or fp8"),
+        ("--dtype mxfp8 --hardware b200", "no recipe written here in mxfp8; choose bf16 or fp8-row"),
+        ("--dtype fp8", "no float8 with the scales of fp8; its Float8LinearConverter scales each row: take --dtype"),
     ],
 )
 @pytest.mark.parametrize("software", ["", "--software torchtitan"])
