@@ -22,31 +22,16 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import torchrun_nodes
 from ndparallel.launch_flags.rules import LaunchRule, refuse, without
+from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, Flavor, flavor_of, torchtitan_lacks
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
-from ndparallel.planner.models.presets import preset
-from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import TORCHTITAN, find_stack
 from ndparallel.planner.stages import split_of
 
 OPTIONS = {"attention": "no-flash-attention", "dispatcher": "dispatcher"}  # that change a stack's field
 STACKS = ("torchtitan", "torchtitan-compiled")
-# our preset: torchtitan's module, its flavor, and the configuration whose data and optimizer are kept
-MODELS = {
-    "llama-3-8b": ("llama3", "8B", "llama3_8b"),
-    "llama-3-70b": ("llama3", "70B", "llama3_70b"),
-    "llama-3-405b": ("llama3", "405B", "llama3_405b"),
-    "qwen3-0.6b": ("qwen3", "0.6B", "qwen3_0_6b"),
-    "qwen3-1.7b": ("qwen3", "1.7B", "qwen3_1_7b"),
-    "qwen3-14b": ("qwen3", "14B", "qwen3_14b"),
-    "qwen3-32b": ("qwen3", "32B", "qwen3_32b"),
-    "qwen3-30b-a3b": ("qwen3", "30B-A3B", "qwen3_30b_a3b"),
-    "deepseek-v2-lite": ("deepseek_v3", "16B", "deepseek_v3_16b"),
-    "deepseek-v3": ("deepseek_v3", "671B", "deepseek_v3_671b"),
-}
-
 FLOAT8 = "fp8-row"  # as Float8LinearConverter scales it (torchtitan/components/quantization/float8.py)
 OTHER_FLOAT8 = ("fp8", "fp8-current", "fp8-block")
 ONE_FOR_EACH_STAGE = ("gpipe", "1f1b", "dualpipev")
@@ -55,17 +40,18 @@ ONE_FOR_EACH_STAGE = ("gpipe", "1f1b", "dualpipev")
 def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
     """A Python file with the recipe. Raises UserError, saying what, for what torchtitan cannot run."""
     check(job, plan)
-    module, flavor, base = model_of(job)
+    refuse_other_software(job)
+    found = flavor_of(job)
     settings = {f"config.{key}": value for key, value in settings_of(job, plan)}
-    settings["config.model_spec"] = f'model_registry("{flavor}"{converters(job)})'
+    settings |= {f"config.{key}": value for key, value in settings_of_model(job, found)}
     body = [f"    {name} = {value}" for name, value in settings.items()]
     return "\n".join(
-        [*header(job, plan), *imports(job, plan, module, base), "", "", "def plan():"]
-        + [f"    config = {base}()", *body, "    return config", ""]
+        [*header(job, plan, found), *imports(job, plan, found), "", "", "def plan():"]
+        + [f"    config = {found.base}()", *body, "    return config", ""]
     )
 
 
-def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
+def header(job: TrainingJob, plan: Plan, found: Flavor) -> Iterator[str]:
     number = int(plan.microbatches(job))
     title = f"{job.shape.name} on {count(plan.gpus, 'GPU')} ({job.hardware.name})"
     yield f'"""{in_docstring(title)}, as planned by ndparallel, for {release("torchtitan")}.'
@@ -75,13 +61,20 @@ def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
         "it as plan.py; launch it with"
     )
     yield f"torchrun {torchrun_nodes(job, plan)} -m torchtitan.train --module plan --config plan"
+    if found.assets:
+        yield (
+            "It has no configuration of its own: data, optimizer and learning rate are those of "
+            f"{found.base}."
+        )
     if job.shape.prediction_layers:
         yield "Its model has no multi-token prediction, which the plan counts."
     yield '"""'
     yield ""
 
 
-def imports(job: TrainingJob, plan: Plan, module: str, base: str) -> Iterator[str]:
+def imports(job: TrainingJob, plan: Plan, found: Flavor) -> Iterator[str]:
+    if found.module == "kimi_k2_7":
+        yield "from torchtitan.components.optimizer import default_adamw"
     if job.dtype == FLOAT8:
         yield "from torchtitan.components.quantization import Float8LinearConverter"
     if plan.recompute != "none":
@@ -89,36 +82,24 @@ def imports(job: TrainingJob, plan: Plan, module: str, base: str) -> Iterator[st
             "from torchtitan.distributed.activation_checkpoint import "
             f"{fields.TITAN_RECOMPUTE[plan.recompute].partition('.')[0]}"
         )
-    yield f"from torchtitan.models.{module} import model_registry"
-    yield f"from torchtitan.models.{module}.config_registry import {base}"
+    yield f"from torchtitan.models.{found.module} import model_registry"
+    yield f"from torchtitan.models.{found.module}.config_registry import {found.base}"
 
 
-def model_of(job: TrainingJob) -> tuple[str, str, str]:
-    """Find the model among those of torchtitan. Raises UserError for one that it does not have, or software
-    that it is not."""
+def settings_of_model(job: TrainingJob, found: Flavor) -> Iterator[tuple[str, str]]:
+    if found.assets:
+        yield "hf_assets_path", f'"./assets/hf/{found.assets}"'
+    if found.module == "kimi_k2_7":  # whose configuration has Muon
+        yield "optimizer", "default_adamw(lr=3e-4)"
+    yield "model_spec", f'model_registry("{found.flavor}"{converters(job)})'
+
+
+def refuse_other_software(job: TrainingJob) -> None:
     if job.stack.name not in STACKS:
         raise UserError(
             f"the plan is for {job.stack.name}, which is other software than torchtitan: take --software "
             f"{' or '.join(STACKS)}."
         )
-    for name, found in MODELS.items():
-        if sizes(preset(name)) == sizes(job.shape):
-            return found
-    raise torchtitan_lacks(f"model of these sizes ({job.shape.name})", f"it has {', '.join(MODELS)}")
-
-
-def sizes(shape: ModelShape) -> tuple:
-    return (
-        shape.layers,
-        shape.hidden,
-        shape.heads,
-        shape.kv_heads,
-        shape.head_dim,
-        shape.ffn,
-        shape.vocab,
-        shape.latent,
-        shape.experts,
-    )
 
 
 def converters(job: TrainingJob) -> str:
@@ -368,8 +349,5 @@ RULES = (
             "switch for just what these CUDA graphs hold", "leave --cuda-graphs out"
         ),
     ),
+    *MODEL_RULES,
 )
-
-
-def torchtitan_lacks(what: str, instead: str) -> UserError:
-    return UserError(f"{release('torchtitan')} has no {what}; {instead}.")

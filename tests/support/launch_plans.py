@@ -8,7 +8,7 @@ from itertools import product
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.megatron import emit_megatron
-from ndparallel.launch_flags.torchtitan import MODELS as MODELS_OF_TORCHTITAN
+from ndparallel.launch_flags.torchtitan_models import MODELS as MODELS_OF_TORCHTITAN
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import find_model
@@ -46,15 +46,18 @@ def jobs_and_plans(most: int) -> Iterator[tuple[str, TrainingJob, Plan]]:
 
 
 def recipes() -> Iterator[tuple[str, TrainingJob, Plan]]:
-    """Every model that torchtitan has, on three plans each."""
+    """Every preset that torchtitan has, on up to three plans each."""
     plans = (
         Plan(dp=8, zero=3),
         Plan(tp=2, dp=4, zero=2, sequence_parallel=True),
         Plan(pp=4, dp=4, chunks=2, zero=3, schedule="zb-v"),
     )
     stack = find_stack("torchtitan")
-    for model, plan in product(MODELS_OF_TORCHTITAN, plans):
-        yield f"{model} {plan}", TrainingJob(find_model(model), find_hardware("h100"), stack, 4096, 64), plan
+    named = [name for name, found in MODELS_OF_TORCHTITAN.items() if not found.sizes]
+    for model, plan in product(named, plans):
+        shape = find_model(model)
+        if plan.pp == 1 or not shape.tied_embeddings:
+            yield f"{model} {plan}", TrainingJob(shape, find_hardware("h100"), stack, 4096, 64), plan
 
 
 def can_be_emitted(job: TrainingJob, plan: Plan) -> bool:

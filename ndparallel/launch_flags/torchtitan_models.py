@@ -1,0 +1,150 @@
+"""The models that torchtitan has, and what it cannot run of each.
+
+Idea   torchtitan builds a model from a flavor of its own, not from sizes: a plan's model is looked for among
+       them by its sizes. A flavor for which it has no configuration starts from a sibling's, of the same
+       vocabulary.
+Limit  The release of torchtitan.json. Sizes are compared, not the constants on which no second depends.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+from ndparallel.base.errors import UserError
+from ndparallel.launch_flags.frozen import release
+from ndparallel.launch_flags.rules import LaunchRule
+from ndparallel.planner.job import TrainingJob
+from ndparallel.planner.models.presets import preset
+from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
+
+
+class Flavor(NamedTuple):
+    """One of torchtitan's models. Where the configuration is a sibling's, `assets` is the folder of its own
+    tokenizer; `sizes` are given where no preset has them."""
+
+    module: str
+    flavor: str
+    base: str  # the configuration whose data, optimizer and learning rate are kept
+    assets: str = ""
+    sizes: tuple = ()
+
+
+LONGEST = {  # sequence of each module's models: max_seq_len of their positions
+    "llama3": 131072,
+    "qwen3": 40960,
+    "deepseek_v3": 16384,
+    "gpt_oss": 131072,
+    "kimi_k2_7": 8192,
+}
+NO_CONTEXT = {  # modules that raise NotImplementedError with cp
+    "gpt_oss": "its VarlenAttention refuses it",
+    "kimi_k2_7": "its parallelize_kimi_k2_5 refuses it",
+}
+MOONLIGHT = (
+    *(27, 2048, 16, 16, 192, 11264, 163840),
+    LatentAttention(0, 512, 128, 64, 128),
+    Experts(64, 6, 1408, 2, 1408, router_bias=True, dense_layers=(0,)),
+)
+GPT_OSS = (2880, 64, 8, 64, 2880, 201088, None)  # all but its layers and experts
+
+
+def of_gpt_oss(layers: int, experts: int) -> tuple:
+    return layers, *GPT_OSS, Experts(experts, 4, 2880, router_bias=True)
+
+
+MODELS = {
+    "llama-3.2-1b": Flavor(
+        "llama3", "1B", "llama3_8b", "Llama-3.2-1B", (16, 2048, 32, 8, 64, 8192, 128256, None, None)
+    ),
+    "llama-3.2-3b": Flavor(
+        "llama3", "3B", "llama3_8b", "Llama-3.2-3B", (28, 3072, 24, 8, 128, 8192, 128256, None, None)
+    ),
+    "llama-3-8b": Flavor("llama3", "8B", "llama3_8b"),
+    "llama-3-70b": Flavor("llama3", "70B", "llama3_70b"),
+    "llama-3-405b": Flavor("llama3", "405B", "llama3_405b"),
+    "qwen3-0.6b": Flavor("qwen3", "0.6B", "qwen3_0_6b"),
+    "qwen3-1.7b": Flavor("qwen3", "1.7B", "qwen3_1_7b"),
+    "qwen3-4b": Flavor("qwen3", "4B", "qwen3_1_7b", "Qwen3-4B"),
+    "qwen3-8b": Flavor("qwen3", "8B", "qwen3_14b", "Qwen3-8B"),
+    "qwen3-14b": Flavor("qwen3", "14B", "qwen3_14b"),
+    "qwen3-32b": Flavor("qwen3", "32B", "qwen3_32b"),
+    "qwen3-30b-a3b": Flavor("qwen3", "30B-A3B", "qwen3_30b_a3b"),
+    "qwen3-235b-a22b": Flavor("qwen3", "235B-A22B", "qwen3_30b_a3b", "Qwen3-235B-A22B"),
+    "deepseek-v2-lite": Flavor("deepseek_v3", "16B", "deepseek_v3_16b"),
+    "deepseek-v2": Flavor("deepseek_v3", "236B", "deepseek_v3_16b", "DeepSeek-V2"),
+    "deepseek-v3": Flavor("deepseek_v3", "671B", "deepseek_v3_671b"),
+    "gpt-oss-20b": Flavor("gpt_oss", "20b", "gpt_oss_20b", sizes=of_gpt_oss(24, 32)),
+    "gpt-oss-120b": Flavor("gpt_oss", "120b", "gpt_oss_120b", sizes=of_gpt_oss(36, 128)),
+    "moonlight-16b-a3b": Flavor("kimi_k2_7", "moonlight-16B-A3B", "moonlight_16b_a3b", sizes=MOONLIGHT),
+}
+
+
+def sizes(shape: ModelShape) -> tuple:
+    return (
+        shape.layers,
+        shape.hidden,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        shape.ffn,
+        shape.vocab,
+        shape.latent,
+        shape.experts,
+    )
+
+
+@cache
+def flavors() -> dict[tuple, Flavor]:
+    return {found.sizes or sizes(preset(name)): found for name, found in MODELS.items()}
+
+
+def module_of(job: TrainingJob) -> str:
+    """torchtitan's module of the model; "" where it has none."""
+    found = flavors().get(sizes(job.shape))
+    return found.module if found else ""
+
+
+def flavor_of(job: TrainingJob) -> Flavor:
+    """Find the model among those of torchtitan. Raises UserError for one that it does not have, or sequences
+    that are too long for it."""
+    found = flavors().get(sizes(job.shape))
+    if not found:
+        raise torchtitan_lacks(f"model of these sizes ({job.shape.name})", f"it has {', '.join(MODELS)}")
+    if job.sequence > LONGEST[found.module]:
+        raise torchtitan_lacks(
+            f"positions for {job.sequence} tokens of {job.shape.name}",
+            f"take a sequence of at most {LONGEST[found.module]}",
+        )
+    return found
+
+
+def torchtitan_lacks(what: str, instead: str) -> UserError:
+    return UserError(f"{release('torchtitan')} has no {what}; {instead}.")
+
+
+MODEL_RULES = (
+    LaunchRule(  # Decoder.Config.update_from_config in torchtitan/models/common/decoder.py
+        lambda job, plan: job.shape.tied_embeddings and plan.pp > 1,
+        lambda job, plan: torchtitan_lacks(
+            f"pipeline for tied embeddings, which {job.shape.name} has", "leave --pp out"
+        ),
+    ),
+    LaunchRule(  # there too
+        lambda job, plan: job.shape.kv_heads % plan.tp > 0,
+        lambda job, plan: torchtitan_lacks(
+            f"copies of {job.shape.kv_heads} KV heads for tp={plan.tp}",
+            f"take a tp that divides {job.shape.kv_heads}",
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: module_of(job) in NO_CONTEXT and plan.cp > 1,
+        lambda job, plan: torchtitan_lacks(
+            f"context parallelism for {job.shape.name}: {NO_CONTEXT[module_of(job)]}", "leave --cp out"
+        ),
+    ),
+    LaunchRule(  # _KimiTrainerConfig.__post_init__ in torchtitan/models/kimi_k2_7/config_registry.py
+        lambda job, plan: module_of(job) == "kimi_k2_7" and (plan.tp > 1) | (plan.pp > 1),
+        lambda job, plan: torchtitan_lacks(
+            f"tensor or pipeline parallelism for {job.shape.name}", "leave --tp and --pp out"
+        ),
+    ),
+)
