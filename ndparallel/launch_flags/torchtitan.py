@@ -34,6 +34,7 @@ OPTIONS = {"attention": "no-flash-attention", "dispatcher": "dispatcher"}  # tha
 STACKS = ("torchtitan", "torchtitan-compiled")
 FLOAT8 = "fp8-row"  # as Float8LinearConverter scales it (torchtitan/components/quantization/float8.py)
 OTHER_FLOAT8 = ("fp8", "fp8-current", "fp8-block")
+DISPATCHERS = ("deepep", "hybridep")  # beside its own
 ONE_FOR_EACH_STAGE = ("gpipe", "1f1b", "dualpipev")
 
 
@@ -43,7 +44,7 @@ def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
     refuse_other_software(job)
     found = flavor_of(job)
     settings = {f"config.{key}": value for key, value in settings_of(job, plan)}
-    settings |= {f"config.{key}": value for key, value in settings_of_model(job, found)}
+    settings |= {f"config.{key}": value for key, value in settings_of_model(job, plan, found)}
     body = [f"    {name} = {value}" for name, value in settings.items()]
     return "\n".join(
         [*header(job, plan, found), *imports(job, plan, found), "", "", "def plan():"]
@@ -66,8 +67,8 @@ def header(job: TrainingJob, plan: Plan, found: Flavor) -> Iterator[str]:
             "It has no configuration of its own: data, optimizer and learning rate are those of "
             f"{found.base}."
         )
-    if job.shape.prediction_layers:
-        yield "Its model has no multi-token prediction, which the plan counts."
+    if job.shape.prediction_layers and not predicts_further(job, plan, found):
+        yield "Its model has no multi-token prediction, which the plan counts: with pp or cp there is none."
     yield '"""'
     yield ""
 
@@ -84,14 +85,33 @@ def imports(job: TrainingJob, plan: Plan, found: Flavor) -> Iterator[str]:
         )
     yield f"from torchtitan.models.{found.module} import model_registry"
     yield f"from torchtitan.models.{found.module}.config_registry import {found.base}"
+    if predicts_further(job, plan, found):
+        yield f"from torchtitan.models.{found.module}.mtp import MTPLoss"
 
 
-def settings_of_model(job: TrainingJob, found: Flavor) -> Iterator[tuple[str, str]]:
+def predicts_further(job: TrainingJob, plan: Plan, found: Flavor) -> bool:
+    """Whether it has multi-token prediction: MTPDecoder in torchtitan/models/deepseek_v3/mtp.py."""
+    alone = plan.pp == 1 and plan.cp == 1
+    return bool(job.shape.prediction_layers) and found.module == "deepseek_v3" and alone
+
+
+def settings_of_model(job: TrainingJob, plan: Plan, found: Flavor) -> Iterator[tuple[str, str]]:
     if found.assets:
         yield "hf_assets_path", f'"./assets/hf/{found.assets}"'
     if found.module == "kimi_k2_7":  # whose configuration has Muon
         yield "optimizer", "default_adamw(lr=3e-4)"
-    yield "model_spec", f'model_registry("{found.flavor}"{converters(job)})'
+    if predicts_further(job, plan, found):
+        yield "loss", f"MTPLoss.Config(global_vocab_size={job.shape.vocab})"
+    options = "".join(f", {option}" for option in options_of_model(job, plan, found))
+    yield "model_spec", f'model_registry("{found.flavor}"{options})'
+
+
+def options_of_model(job: TrainingJob, plan: Plan, found: Flavor) -> Iterator[str]:
+    if names_dispatcher(job, plan):
+        yield f'moe_comm_backend="{job.stack.dispatcher}"'
+    if predicts_further(job, plan, found):
+        yield f"num_mtp_layers={job.shape.prediction_layers}"
+    yield from converters(job)
 
 
 def refuse_other_software(job: TrainingJob) -> None:
@@ -102,9 +122,9 @@ def refuse_other_software(job: TrainingJob) -> None:
         )
 
 
-def converters(job: TrainingJob) -> str:
+def converters(job: TrainingJob) -> Iterator[str]:
     if job.dtype == "bf16":
-        return ""
+        return
     if job.dtype in OTHER_FLOAT8:
         raise torchtitan_lacks(
             f"float8 with the scales of {job.dtype}",
@@ -114,8 +134,8 @@ def converters(job: TrainingJob) -> str:
         raise torchtitan_lacks(f"recipe written here in {job.dtype}", f"choose bf16 or {FLOAT8}")
     if job.shape.experts:
         raise torchtitan_lacks(f"recipe written here for experts in {FLOAT8}", "choose bf16")
-    return (
-        ', converters=[Float8LinearConverter.Config(recipe_name="rowwise", filter_fqns=["lm_head"], '
+    yield (
+        'converters=[Float8LinearConverter.Config(recipe_name="rowwise", filter_fqns=["lm_head"], '
         f"model_compile_enabled={compiled(job)})]"
     )
 
@@ -166,7 +186,7 @@ def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:
     own, stack = find_stack(job.stack.name), job.stack
     used = {
         "attention": True,
-        "dispatcher": plan.ep > 1,
+        "dispatcher": plan.ep > 1 and not names_dispatcher(job, plan),
         "tp_overlap": plan.tp > 1 and stack.tp_overlap != "products",
         "dp_overlap": plan.dp * plan.cp > 1,
         "pp_overlap": plan.pp > 1,
@@ -181,6 +201,12 @@ def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:
             f"key for {listed([f'{name} {getattr(stack, name)}' for name in differs])}",
             f"leave {listed([*dict.fromkeys(options)])} out",
         )
+
+
+def names_dispatcher(job: TrainingJob, plan: Plan):
+    """Whether moe_comm_backend is named: with ep alone (make_token_dispatcher_config in
+    torchtitan/models/common/config_utils.py)."""
+    return job.stack.dispatcher in DISPATCHERS and bool(job.shape.experts) and plan.ep > 1
 
 
 def sharding(plan: Plan) -> Iterator[tuple[str, str]]:

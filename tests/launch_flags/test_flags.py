@@ -961,6 +961,29 @@ def test_what_torchtitans_models_refuse_is_refused(model, changes, plan, said):
         emit_torchtitan(replace(job_of(model, "torchtitan"), **changes), plan)
 
 
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "deepseek-v3"])
+def test_a_recipe_names_deepep_and_hybridep_where_ep_spreads_the_experts(model, dispatcher, monkeypatch):
+    """make_token_dispatcher_config and update_ep_token_dispatcher_config of 0.3.0, which refuses ep=1."""
+    job = on(job_of(model, "torchtitan"), dispatcher=dispatcher)
+    for ep in (1, 8):
+        found: dict[str, Any] = run_recipe(emit_torchtitan(job, Plan(dp=8, ep=ep, zero=3)), monkeypatch)
+        assert found["model_spec"][1].get("moe_comm_backend") == (dispatcher if ep > 1 else None)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "has"), [({}, True), ({"tp": 8}, True), ({"cp": 2}, False), ({"pp": 2}, False)]
+)
+def test_deepseek_v3_predicts_further_tokens_but_in_a_pipeline_and_with_cp(degrees, has, monkeypatch):
+    """MTPDecoder.Config.update_from_config in models/deepseek_v3/mtp.py of 0.3.0; the loss is that of
+    deepseek_v3_debugmodel_mtp."""
+    recipe = emit_torchtitan(job_of("deepseek-v3", "torchtitan"), Plan(dp=16, ep=8, zero=3, **degrees))
+    found: dict[str, Any] = run_recipe(recipe, monkeypatch)
+    assert found["model_spec"] == ("671B", {"num_mtp_layers": 1} if has else {})
+    assert found.get("loss") == ("MTPLoss" if has else None)
+    assert ("with pp or cp there is none" in recipe) == (not has)
+
+
 def test_float8_of_torchtitan_is_scaled_row_by_row():
     """recipe_name: Literal["rowwise", "rowwise_with_gw_hp"] in components/quantization/float8.py of 0.3.0."""
     plan = Plan(dp=8, zero=3)
@@ -1111,7 +1134,7 @@ def test_the_best_plan_is_told_that_nothing_is_better(capsys, tmp_path):
 @pytest.mark.parametrize(
     "switch, said",
     [
-        ("--dispatcher deepep --ep 8", "no key for dispatcher deepep; leave --dispatcher out"),
+        ("--dispatcher allgather --ep 8", "no key for dispatcher allgather; leave --dispatcher out"),
         ("--no-flash-attention", "no key for attention unfused; leave --no-flash-attention out"),
         ("--overlap none", "no key for dp_overlap False; leave --overlap out"),
         ("--overlap tp,dp --tp 2", "no key for tp_overlap backward; leave --overlap out"),
