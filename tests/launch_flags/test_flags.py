@@ -802,7 +802,7 @@ def run_recipe(text: str, monkeypatch) -> dict[str, object]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             assert {f"{node.module}.{alias.name}" for alias in node.names} <= {*frozen("torchtitan")["names"]}
-            named = {
+            named: dict[str, Any] = {
                 alias.name: types.SimpleNamespace(Config=lambda name=alias.name, **options: name)
                 for alias in node.names
             }
