@@ -121,9 +121,8 @@ def kv_heads_and_width(flags: GivenFlags, hidden: int, heads: int) -> tuple[int,
     """--num-query-groups counts only with --group-query-attention."""
     groups = flags.number("--num-query-groups", 1) if flags.has("--group-query-attention") else heads
     flags.heed("--num-query-groups")
-    if flags.has("--kv-channels"):
-        return groups, flags.number("--kv-channels")
-    return groups, head_width(hidden, heads, "--hidden-size")
+    usual = 0 if flags.has("--kv-channels") else head_width(hidden, heads, "--hidden-size")
+    return groups, flags.number("--kv-channels", usual)
 
 
 def vocab_from(flags: GivenFlags) -> int:
