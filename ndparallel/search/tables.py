@@ -165,7 +165,7 @@ def advice_sentences(found: Found, tokens: float, price: float | None, top: int 
     take = found.recommended
     return [
         f"Take {name_of(take.plan)}: {reason(found)}.",
-        f"In that name: {explained(take.plan)}.",
+        f"In that name: {explained(take.plan)}.{no_pipeline_words(found)}",
         f"A step takes {si(take.seconds, 's')} {take.error_bar.sentence}{choice_words(found, top)}",
         f"{training_words(take, tokens, price)}.{free_words(found)}",
         *([f"MFU {take.mfu:.1%}{peak}."] if (peak := peak_words(take)) else []),
@@ -173,6 +173,14 @@ def advice_sentences(found: Found, tokens: float, price: float | None, top: int 
         launch_words(found),
         *assumed_links(found.job, found.gpus),
     ]
+
+
+def no_pipeline_words(found: Found) -> str:
+    """What is said of a plan without a pipeline where a schedule was asked for."""
+    asked = found.space.fixed.get("schedule")
+    if not isinstance(asked, str) or found.recommended.plan.pp > 1:
+        return ""
+    return f" It has no pipeline, so that {asked} does not count: --pp asks for one."
 
 
 def choice_words(found: Found, top: int | None) -> str:

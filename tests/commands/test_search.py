@@ -426,3 +426,11 @@ def test_cards_on_pcie_say_which_links_are_assumed(capsys):
     }
     assert "through the host's memory, without peer access" in words["rtx-4090"] and "PCIe" in words["l40s"]
     assert "PCIe" not in words["h100"]
+
+
+@pytest.mark.parametrize(("pp", "said"), [((), True), (("--pp", "4"), False)])
+def test_a_plan_without_a_pipeline_says_that_the_schedule_that_was_asked_for_does_not_count(pp, said, capsys):
+    job = "plan --model llama-3-8b --gpus 16 --global-batch 32 --search --schedule zb-v --any"
+    assert main([*job.split(), *pp]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert ("It has no pipeline, so that zb-v does not count: --pp asks for one." in words) == said
