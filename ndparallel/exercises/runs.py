@@ -21,6 +21,7 @@ from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.runner import Reference, Runner, entry_of, mean_losses, wrong_outcome
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Action, Layout, Schedule
+from ndparallel.pipeline.catalog import actions_of
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
@@ -101,7 +102,7 @@ def first_fault(faults: Iterable[str]) -> str:
 
 
 OTHERS = ((3, 2), (2, 3))  # GPUs and layers
-OF_A_STEP = WEIGHT_TOLERANCE["float32", "adamw"][1]  # that weights may be away from the single GPU's
+OF_A_STEP = WEIGHT_TOLERANCE["float32", "adamw"].most  # that weights may be away from the single GPU's
 
 
 def in_lesson(
@@ -245,7 +246,7 @@ def as_schedule(answer: Answer, ops: str) -> Attempt:
 def in_pipeline(answer: Answer, ops: str, ranks: int, microbatches: int) -> Attempt:
     """Time the lists of an answer's `schedule`: a stage for each GPU, and a second for each of F, I and W."""
     found = [answer.on(rank).schedule(rank, ranks, microbatches) for rank in range(ranks)]
-    lists = [list(actions_of(actions, rank, ops)) for rank, actions in enumerate(found)]
+    lists = [list(actions_among(ops, actions, rank)) for rank, actions in enumerate(found)]
     schedule = Schedule("", Layout("loop", ranks), microbatches, lists, [[]] * ranks)
     if fault := explain(schedule):
         return Attempt(wrong=fault[0].upper() + fault[1:])
@@ -254,18 +255,12 @@ def in_pipeline(answer: Answer, ops: str, ranks: int, microbatches: int) -> Atte
     return Attempt(figures, timing)
 
 
-def actions_of(found: object, rank: int, ops: str) -> Iterator[Action]:
-    """Read one GPU's list. Raises UserError for what is none."""
-    if not isinstance(found, Iterable):
-        raise UserError(f"schedule() returned {found!r} for GPU {rank}: yield its actions, in order")
-    for action in found:
-        if not isinstance(action, tuple) or len(action) != 3:
-            raise UserError(
-                f"schedule() yields {action!r} for GPU {rank}: yield Action(op, stage, microbatch)"
-            )
-        if action[0] not in tuple(ops):
+def actions_among(ops: str, found: object, rank: int) -> Iterator[Action]:
+    """Read one GPU's list. Raises UserError for what is none, and for other ops."""
+    for action in actions_of("schedule()", found, rank):
+        if action.op not in tuple(ops):
             named = ", ".join(ops)
             raise UserError(
-                f"schedule() yields the op {action[0]!r} for GPU {rank}: here an op is one of {named}"
+                f"schedule() yields the op {action.op!r} for GPU {rank}: here an op is one of {named}"
             )
-        yield Action(*action)
+        yield action

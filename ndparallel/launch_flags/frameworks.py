@@ -132,15 +132,18 @@ def emit(framework: str, job: TrainingJob, plan: Plan) -> str:
 
 def whose(job: TrainingJob) -> list[str]:
     """The frameworks whose software is priced; all where it is nobody's."""
-    names = [name for name, framework in FRAMEWORKS.items() if job.stack.name in framework.software]
-    return names or [*FRAMEWORKS]
+    return [framework.name for framework in owners(job)] or [*FRAMEWORKS]
+
+
+def owners(job: TrainingJob) -> list[Framework]:
+    """The frameworks whose software is priced; none where it is nobody's."""
+    return [framework for framework in FRAMEWORKS.values() if job.stack.name in framework.software]
 
 
 def own_refusal(job: TrainingJob, plan: Plan) -> str:
     """Why the framework whose software is priced cannot run the plan; "" where it can, or where it is none of
     FRAMEWORKS."""
-    own = [framework for framework in FRAMEWORKS.values() if job.stack.name in framework.software]
-    return " ".join(framework.refusal(job, plan) for framework in own)
+    return " ".join(framework.refusal(job, plan) for framework in owners(job))
 
 
 def values_of(names: Iterable[str]) -> dict[str, tuple]:

@@ -9,7 +9,6 @@ Glossary: see `ndparallel.pipeline.actions`.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ndparallel.base.errors import UserError, find_choice
 from ndparallel.base.functions import check_parameters, in_words, is_own, own_function
@@ -83,7 +82,8 @@ def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:
     check_parameters(words, order, ("rank", "ranks", "microbatches"))
     try:
         lists = [
-            list(actions_of(words, order(rank, layout.ranks, microbatches))) for rank in range(layout.ranks)
+            list(actions_of(words, order(rank, layout.ranks, microbatches), rank))
+            for rank in range(layout.ranks)
         ]
     except UserError:
         raise
@@ -97,13 +97,16 @@ def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:
     return schedule
 
 
-def actions_of(words: str, found: Any) -> Iterator[Action]:
-    """Read what a reader's schedule returns. Raises UserError for what is no list of actions."""
+def actions_of(words: str, found: object, rank: int) -> Iterator[Action]:
+    """Read what a reader's schedule returns for a rank. Raises UserError for what is no list of actions."""
     if not isinstance(found, Iterable):
-        raise UserError(f"{words} returned {brief(found)}: yield its actions (op, stage, microbatch).")
+        raise UserError(f"{words} returned {brief(found)} for GPU {rank}: yield its actions, in order.")
     for each in found:
         if not isinstance(each, tuple) or len(each) != 3:
-            raise UserError(f"{words} yields {brief(each)}: an action is (op, stage, microbatch).")
+            raise UserError(
+                f"{words} yields {brief(each)} for GPU {rank}: yield Action(op, stage, microbatch), or a "
+                "tuple of these."
+            )
         yield Action(*each)
 
 

@@ -37,7 +37,9 @@ def imbalance_sentences(found: Prediction) -> list[str]:
     each, pace = times.work_by_rank, times.pace
     most = si(found.microbatches * (pace - sum(each) / len(each)), "s")
     if pace - each[busiest] > each[busiest] - each[rank]:
-        return [in_no_stride(work, times, most) if work.plan.recipe.splits else unlike(work, most)]
+        layers = [layers_in(kinds) for kinds in work.kinds]
+        alike = work.plan.recipe.splits and min(layers) == max(layers)
+        return [in_no_stride(work, times, most) if alike else unlike(layers, most)]
     waits = f"pipeline rank {rank} ({held(work, rank)}) waits for rank {busiest} ({held(work, busiest)})"
     longer = (
         f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there "
@@ -47,8 +49,7 @@ def imbalance_sentences(found: Prediction) -> list[str]:
     return [f"Stage imbalance: {waits}, {longer}. {split}Perfectly even ranks would save at most {most}."]
 
 
-def unlike(work: Workload, most: str) -> str:
-    layers = [layers_in(kinds) for kinds in work.kinds]
+def unlike(layers: Sequence[int], most: str) -> str:
     return (
         f"Stage imbalance: stages have {min(layers)} to {max(layers)} layers, so that ranks wait for one "
         "another in every microbatch, however many there are. Equal chunks on equal ranks would save at most "

@@ -34,17 +34,27 @@ from ndparallel.results.measure import Contention, Measurement
 # until rounding tips a tie of the router, at step 26 to 30; from then on they part, by 7e-4 at step 35, 2e-3
 # at step 50. In float64 they stay within 4e-16.
 GROWTH, PARTED = 1.2, 0.05  # of the tolerance with every step; of the loss, and no more
+
+
+class WeightTolerance(NamedTuple):
+    """Which figure of a measurement is held, how much it may be after one step, and its unit in words."""
+
+    figure: str
+    most: float
+    unit: str = ""
+
+
 # By dtype and optimizer: what is held, and how much it may be after one step. Measured over all strategies:
 # 6e-8, 1e-16, 1e-12; and, in learning rates, 3e-3 and 0.3. AdamW divides a gradient by its own size, so where
 # that is nearly zero rounding decides which way a weight goes: in float32 that moves it as far as the step
 # itself, and says nothing. But most of a tensor go the same way; and one that a step leaves out, or takes
 # twice, is a learning rate away.
 WEIGHT_TOLERANCE = {
-    ("float32", "sgd"): ("max_weight_difference", 1e-6),
-    ("float64", "sgd"): ("max_weight_difference", 1e-12),
-    ("float64", "adamw"): ("max_weight_difference", 1e-9),
-    ("float32", "adamw"): ("weight_step_difference", 0.05),
-    ("bfloat16", "adamw"): ("weight_step_difference", 0.5),
+    ("float32", "sgd"): WeightTolerance("max_weight_difference", 1e-6),
+    ("float64", "sgd"): WeightTolerance("max_weight_difference", 1e-12),
+    ("float64", "adamw"): WeightTolerance("max_weight_difference", 1e-9),
+    ("float32", "adamw"): WeightTolerance("weight_step_difference", 0.05, " of a step"),
+    ("bfloat16", "adamw"): WeightTolerance("weight_step_difference", 0.5, " of a step"),
 }
 FEW = 2  # so many strategies slower than one GPU have a sentence each
 MEMORY_HEADS = ("strategy", "peak memory", *MEMORY_KINDS)
@@ -64,7 +74,7 @@ class Report:
     strategies: tuple[Measurement, ...]
     baseline: Measurement | None = None
     tolerance: float = 1e-5
-    weight_tolerance: tuple[str, float] | None = None
+    weight_tolerance: WeightTolerance | None = None
     lessons: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     contention: bool = False  # whether it was asked for
@@ -116,11 +126,11 @@ class Report:
 
     def weights_found(self, row: Measurement) -> float | None:
         """The figure that the stepped weights are held to."""
-        return getattr(row, self.weight_tolerance[0]) if self.weight_tolerance else None
+        return getattr(row, self.weight_tolerance.figure) if self.weight_tolerance else None
 
     @property
     def weights_allowed(self) -> float:
-        most = self.weight_tolerance[1] if self.weight_tolerance else math.inf
+        most = self.weight_tolerance.most if self.weight_tolerance else math.inf
         return most * self.growth(self.model.get("steps", 1) - 1)
 
     def growth(self, step: int) -> float:
@@ -253,7 +263,7 @@ class Report:
 
     def _how_far(self, row: Measurement, difference: float) -> str:
         if self.numbers_difference(row) <= self.tolerance:
-            unit = " of a step" if self.weight_tolerance and "step" in self.weight_tolerance[0] else ""
+            unit = self.weight_tolerance.unit if self.weight_tolerance else ""
             found, allowed = self.weights_found(row) or 0.0, self.weights_allowed
             return f"its stepped weights differ by {found:.1e}{unit}, and {allowed:.0e} is allowed"
         return f"it differs by {difference:.1e}, and {self.tolerance:.0e} is allowed"

@@ -346,8 +346,11 @@ def test_a_schedule_of_ones_own_may_have_several_chunks_on_a_rank(tmp_path):
     ("lines", "said"),
     [
         ("(rank): yield 'F', rank, 0", "takes (rank): it must take (rank, ranks, microbatches)"),
-        ("(rank, ranks, microbatches): yield 'F'", "yields 'F': an action is (op, stage, microbatch)"),
-        ("(rank, ranks, microbatches): return", "returned None: yield its actions"),
+        (
+            "(rank, ranks, microbatches): yield 'F'",
+            "yields 'F' for GPU 0: yield Action(op, stage,",
+        ),
+        ("(rank, ranks, microbatches): return", "returned None for GPU 0: yield its actions"),
         ("(rank, ranks, microbatches): yield 'F', 1 / 0, 0", "raised ZeroDivisionError"),
     ],
 )

@@ -126,6 +126,10 @@ def test_an_order_that_is_made_for_other_work_is_told():
     assert found.step.breakdown["imbalance"] > 0.2 * found.seconds
     (sentence,) = imbalance_sentences(found)
     assert "the order of v-min is made for F, I and W that take as long as one another" in sentence
+    (sentence,) = imbalance_sentences(
+        predict(job(batch=64), replace(plan, stage_layers=(2, 6, 2, 6, 2, 6, 2, 6)))
+    )
+    assert "stages have 2 to 6 layers" in sentence, "another cause, which is not parted from the order's"
 
 
 # ---------------------------------------------------------------------------------- real models, and in words
