@@ -18,7 +18,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB
 INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
 PROGRAMS = ("ndparallel", "[0-9a-z][dp]_*.py", "gpu.py")
 REQUIRED = ("numpy", "rich")
-COLLECT_AFTER = 100_000  # objects, where Python's default is 700: imports make 50,000, and no garbage
+COLLECT_AFTER = 100_000  # objects; Python's default is 700 or 2,000: imports make 50,000, and no garbage
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc, malloc/malloc.h
 numpy_came_first = "numpy" in sys.modules and not any(name in os.environ for name in THREADS)
 

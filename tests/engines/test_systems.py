@@ -128,6 +128,7 @@ def test_ctrl_c_ends_a_rank_that_computes_on_a_thread():
 
 WINDOWS = """
 import os, select, signal, sys
+import shutil  # which would ask for what Python has on the real Windows
 for module, names in {
     os: "fork sched_yield sched_getaffinity sched_setaffinity memfd_create getppid",
     select: "poll PIPE_BUF epoll",
