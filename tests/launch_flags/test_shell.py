@@ -371,8 +371,43 @@ def test_the_command_line_takes_settings_and_arguments(tmp_path, capsys):
         "A=1; true || A=9",
         'A=1; ! [ -z "$A" ] && A=2',
         "A=1; [ $A -eq 1 ] &&\n A=4",
+        "A=1; (( A > 0 && A < 3 )) && A=5",
     ],
 )
 def test_bash_agrees_on_what_a_test_lets_run(script):
     done = subprocess.run(["bash", "-c", f'{script}\necho "$A"'], capture_output=True, text=True, check=True)
     assert read_script(script).variables["A"] == [done.stdout.strip()]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "N=8; if (( N > 4 )); then A=2; else A=3; fi",
+        "N=8; if (( N % 3 == 2 && ($N / 4) >= 2 || N == 0 )); then A=2; else A=3; fi",
+        "N=8; if (( N < 4 )) || [ $N = 8 ]; then A=2; else A=3; fi",
+        "N=0; if (( $N )); then A=2; elif (( $# == 0 )); then A=4; fi",
+        "A=1; while [[ $# -gt 0 ]]; do A=2; shift; done",
+        'A=1; while [ -n "$1" ] && [ "$1" != "" ]; do case $1 in --a) A=$2 ;; esac; shift 2; done',
+        "A=1; until (( A > 0 )); do A=2; done",
+        "A=4; (( A *= 2 + 1 )); ((A++))",
+        'A=4; let A=A*2; let "A -= 1"',
+    ],
+)
+def test_bash_agrees_on_arithmetic_conditions_and_loops_that_do_not_begin(script):
+    done = subprocess.run(["bash", "-c", f'{script}\necho "$A"'], capture_output=True, text=True, check=True)
+    assert read_script(script).variables["A"] == [done.stdout.strip()]
+
+
+def test_a_loop_over_arguments_that_are_given_leaves_what_it_may_set_unknown():
+    loop = "LAYERS=16; while (( $# > 0 )); do LAYERS=$1; shift; done\n" + SIZED
+    assert read(loop).job.shape.layers == 16
+    with pytest.raises(UserError, match="give --set LAYERS=VALUE"):
+        read(loop, **{"1": "8"})
+
+
+@pytest.mark.parametrize("output", ["$(nproc --all | wc -l)", "$((($(nvidia-smi --list | wc -l)-2)))"])
+def test_what_a_command_would_print_is_one_word_and_none_of_its_options_is_the_launchs(output):
+    script = f"N={output} ; {LINE} --num-workers $N $([ -n x ] && echo --swiglu)"
+    found = read(script)
+    assert found.job.shape.activation == "gelu"
+    assert not {"--all", "--list"} & {word.strip(",") for note in found.notes for word in note.split()}
