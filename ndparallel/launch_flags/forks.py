@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.shell_words import how_to_set
 
 Flag = tuple[str, list[str]]  # with its values
 
@@ -56,6 +57,9 @@ def translated(flag: str, values: list[str], deepspeed: bool) -> Iterator[Flag] 
         )
     table = TRANSLATED | (ZERO_STAGES if deepspeed else {})
     found = table.get(" ".join([flag, *values[:1]]), table.get(flag))
+    if flag == "--zero-stage" and deepspeed and found is None:
+        given = " ".join(values)[:40]
+        raise UserError(f"{flag} must be 0, 1, 2 or 3, not {given!r}{how_to_set(given)}.")
     return None if found is None else pairs(found.replace("{}", " ".join(values)).split())
 
 

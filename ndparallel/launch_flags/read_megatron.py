@@ -22,7 +22,13 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ASSUMED_WORDS, BEYOND
 from ndparallel.launch_flags.frozen import megatron_flags, release
 from ndparallel.launch_flags.given import GivenFlags, given_flags, unknown_sentence
-from ndparallel.launch_flags.invocation import Example, example_of, scheduled, world_size
+from ndparallel.launch_flags.invocation import (
+    Example,
+    example_of,
+    launcher_and_program,
+    scheduled,
+    world_size,
+)
 from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.launch_flags.read_model import shape_from
@@ -114,7 +120,7 @@ def command_of(script: Script) -> tuple[list[str], list[str]]:
     """The launcher's words and the program's, of the command that has most of Megatron's flags; commands that
     are flags alone count as one.
 
-    Raises UserError where none has any.
+    Raises UserError where none has any, or its parts differ.
     """
     bare = [word for words in script.commands if words[0].startswith("--") for word in words]
     best = max([bare, *script.commands], key=known_flags)
@@ -123,8 +129,7 @@ def command_of(script: Script) -> tuple[list[str], list[str]]:
             f"there is no command line of {release('megatron')} in it: none of its words is a flag of "
             "pretrain_gpt.py."
         )
-    program = next((place for place, word in enumerate(best) if word.endswith(".py")), -1)
-    return best[: program + 1], best[program + 1 :]
+    return launcher_and_program(best)
 
 
 def known_flags(words: list[str]) -> int:

@@ -14,6 +14,7 @@ from ndparallel.base.quantities import whole_number
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.launch_flags.megatron_constants import constants_from
+from ndparallel.launch_flags.shell_words import how_to_set
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
@@ -218,7 +219,8 @@ def numbered_zeros(kinds: list[int], flag: str, text: str, layers: int) -> tuple
     """The layers whose kind is 0. Raises UserError where there is not a 0 or a 1 for each."""
     if len(kinds) != layers or not {*kinds} <= {0, 1}:
         raise UserError(
-            f"{flag} {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each layer."
+            f"{flag} {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each layer"
+            f"{how_to_set(text)}."
         )
     return tuple(layer for layer, kind in enumerate(kinds) if not kind)
 

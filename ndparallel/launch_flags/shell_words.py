@@ -84,3 +84,14 @@ def sum_holds(text: str, variables: Mapping[str, list[str]]) -> bool | None:
     """Whether `((...))` holds, which is what is not 0."""
     value = value_of_sum(VARIABLE.sub(lambda found: value_of(found, variables), text), variables)
     return None if value is None else value != 0
+
+
+def how_to_set(text: str) -> str:
+    """What to do about the first variable that `text` still names; nothing where it names none."""
+    if "$" not in text:
+        return ""
+    name = re.search(r"\$\{?(\w+)", text)
+    return (
+        "; the file does not set that variable, or only under a condition that is not known: give "
+        f"{f'--set {name[1]}=VALUE' if name else 'its value there'}, or --script-arguments"
+    )

@@ -255,6 +255,8 @@ PLAIN = LINE.replace("torchrun --nnodes 2 --nproc-per-node 8", "python -u")
         ("--time=1:00", "mpirun -np 32", 32),
         ("--time=1:00", "mpirun --allow-run-as-root -mca pml ob1 -x A=1 -n 32 nice -n 10", 32),
         ("--time=1:00", "mpiexec -H a:16,b:16 --np 32", 32),
+        ("--time=1:00", f"mpirun -np 8 -host a {PLAIN} : -np 24 -host b", 32),
+        ("--time=1:00", f"mpirun -np 2 {PLAIN} : -np 2 {PLAIN} : -n 12", 16),
     ],
 )
 def test_srun_and_mpirun_say_how_many_gpus_where_no_torchrun_does(directives, launcher, gpus):
@@ -271,6 +273,8 @@ def test_srun_and_mpirun_say_how_many_gpus_where_no_torchrun_does(directives, la
         ("--nodes=2-4 --gpus-per-node=8", f"srun {PLAIN}", "how many GPUs"),
         ("--nodes=8 --gpus-per-node=8", f"srun -N $HOSTS {PLAIN}", "how many GPUs"),
         ("--nodes=8 --gpus-per-node=8", f"mpirun -np $RANKS {PLAIN}", "how many GPUs"),
+        ("--time=1:00", f"mpirun -np 8 {PLAIN} : {PLAIN}", "how many GPUs"),
+        ("--time=1:00", f"mpirun -np 8 {PLAIN} : -np 8 {PLAIN} --swiglu", "between its colons"),
         ("--nodes=8 --gpus-per-node=8", f"srun torchrun --nnodes 8 {PLAIN[10:]}", "how many GPUs"),
         ("--nodes=8 --gpus-per-node=8 -n 8", f"srun {PLAIN}", "starts 8 tasks on 64 GPUs.* add --gpus"),
     ],
@@ -411,3 +415,17 @@ def test_what_a_command_would_print_is_one_word_and_none_of_its_options_is_the_l
     found = read(script)
     assert found.job.shape.activation == "gelu"
     assert not {"--all", "--list"} & {word.strip(",") for note in found.notes for word in note.split()}
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ("--deepspeed --zero-stage $STAGE", r"--zero-stage must be 0, 1, 2 or 3.* --set STAGE=VALUE"),
+        ("--num-experts 8 --moe-layer-freq $FREQUENT", r"--moe-layer-freq .* --set FREQUENT=VALUE"),
+        ("--normalization ${NORM}", r"--normalization must be a word.* --set NORM=VALUE"),
+        ("--hidden-dropout $RATE", r"--hidden-dropout must be a number.* --set RATE=VALUE"),
+    ],
+)
+def test_a_variable_that_is_not_set_is_asked_for_by_its_name_whatever_its_flag_takes(flags, said):
+    with pytest.raises(UserError, match=said):
+        read(f"{LINE} {flags}")
