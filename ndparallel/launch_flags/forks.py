@@ -15,6 +15,8 @@ from ndparallel.launch_flags.shell_words import how_to_set
 Flag = tuple[str, list[str]]  # with its values
 
 TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the values in place of {}
+    "--model-parallel-size": "--tensor-model-parallel-size {}",
+    "--batch-size": "--micro-batch-size {}",
     "--encoder-seq-length": "--seq-length {}",
     "--encoder-num-layers": "--num-layers {}",
     "--pad-vocab-size-to": "--padded-vocab-size {}",

@@ -53,6 +53,7 @@ DEFAULT = rf"\$\{{(?P<name>[A-Za-z_]\w*)(?P<empty>:?)=(?P<default>{INSIDE})\}}"
 QUOTED_DEFAULTS = re.compile(rf"{NOT_HERE}|{DEFAULT}", re.DOTALL)
 DEFAULTS = re.compile(rf"{NOT_HERE}|'[^']*'|\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|{DEFAULT}", re.DOTALL)
 SHELLS = (("bash", "-c"), ("sh", "-c"))
+INCLUDES = (["source"], ["."])
 CLOSERS = ("fi", "done", "esac")
 AND_OR = {"&&": lambda truth: truth, "||": lambda truth: None if truth is None else not truth}
 TEST = re.compile(r"\s*(?:!\s*)?(?:\[\[?\s|test\s|\(\()")
@@ -82,13 +83,15 @@ TESTS = {  # of two numbers
 class Script:
     """What a script says: the words of its commands with flags, its variables word by word, those of them
     that are `given` and stay as they are; `skipped` is what it may set, words behind a condition that is not
-    known, and `never_set` are variables that it only tests."""
+    known, `never_set` are variables that it only tests, and `included` files that it runs as its own
+    lines."""
 
     given: frozenset[str] = frozenset()
     commands: list[list[str]] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
     skipped: dict[str, list[str]] = field(default_factory=dict)
     never_set: dict[str, None] = field(default_factory=dict)
+    included: dict[str, None] = field(default_factory=dict)
 
 
 def read_script(
@@ -114,6 +117,7 @@ def read_script(
             assign_defaults(script, rest, runs is None)
             left = assign(script, as_assignment(rest), runs is None)
             words = program(expanded_words(left, script.variables), script.variables)
+            script.included |= dict.fromkeys(words[1:2] if words[:1] in INCLUDES else [])
             script.commands += [words] if any(word.startswith("--") for word in words) else []
     return script
 

@@ -326,6 +326,8 @@ def test_an_example_in_a_comment_gives_the_arguments_where_it_is_the_scripts_own
         ("--deepspeed --zero-stage 3", {"zero": 3}),
         ("--zero-stage 3", {}),  # without DeepSpeed nobody reads it
         ("--deepspeed --num-experts 8 --moe-expert-parallel-size 4", {"ep": 4}),
+        ("--model-parallel-size 2", {"tp": 2, "dp": 8}),
+        ("--batch-size 4", {"micro_batch": 4}),
     ],
 )
 def test_what_decides_a_plan_in_a_fork_is_translated(flags, changed):
@@ -429,3 +431,13 @@ def test_what_a_command_would_print_is_one_word_and_none_of_its_options_is_the_l
 def test_a_variable_that_is_not_set_is_asked_for_by_its_name_whatever_its_flag_takes(flags, said):
     with pytest.raises(UserError, match=said):
         read(f"{LINE} {flags}")
+
+
+def test_flags_that_no_command_takes_and_scripts_that_are_not_read_are_named():
+    with pytest.raises(UserError, match="^MODEL_ARGS has flags .* no command here takes them"):
+        read("MODEL_ARGS=(--num-layers 2 --hidden-size 64)")
+    launch = f'source "$(dirname "$0")/models/small.sh"\n{SIZED}'
+    with pytest.raises(UserError, match="--set LAYERS=VALUE.* Included and not read: 'small.sh'"):
+        read(launch)
+    assert "Included and not read: 'small.sh'" in read(launch, LAYERS="8").notes[0]
+    assert not [note for note in read(f"source venv/bin/activate\n{LINE}").notes if "Included" in note]
