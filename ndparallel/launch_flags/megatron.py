@@ -17,7 +17,12 @@ from ndparallel.base.words import count, listed
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.megatron_constants import constant_flags, constant_remarks
+from ndparallel.launch_flags.megatron_constants import (
+    clamp_flags,
+    constant_flags,
+    constant_remarks,
+    is_stretched,
+)
 from ndparallel.launch_flags.megatron_rules import (
     RULES,
     dispatcher_of,
@@ -135,17 +140,23 @@ def torchrun_nodes(job: TrainingJob, plan: Plan) -> str:
 def model_flags(shape: ModelShape) -> Iterator[str]:
     """Yield a model's flags. Raises UserError for a model that Megatron-Core's GPT cannot be."""
     yield from numbers(shape, fields.SIZES)
-    yield flags_for("activation", shape.activation, fields.ACTIVATIONS)
+    yield (
+        flags_for("activation", shape.activation, fields.ACTIVATIONS)
+        if shape.constants.activation_clamp is None
+        else clamp_flags(shape)
+    )
     yield flags_for("norm", shape.norm, fields.NORMS)
     if ("norm" in shape.biases) != (shape.norm == "layernorm"):
         raise no_flags_for(f"a {shape.norm} {'with' if 'norm' in shape.biases else 'without'} a shift")
     refuse_other_layers(shape)
-    yield flags_for("position", shape.position, fields.POSITIONS)
+    yield fields.YARN if is_stretched(shape) else flags_for("position", shape.position, fields.POSITIONS)
     linear = tuple(bias for bias in ("qkv", "output", "mlp") if bias in shape.biases)
-    yield flags_for("biases of", linear, fields.BIASES)
+    yield flags_for("biases of", linear, fields.LATENT_BIASES if shape.latent else fields.BIASES)
     yield "" if shape.tied_embeddings else "--untie-embeddings-and-output-weights"
     yield from latent_flags(shape) if shape.latent else attention_flags(shape)
+    yield fields.SINKS if shape.sinks else ""
     yield from window_flags(shape)
+    yield from unrotated_flags(shape)
     yield from expert_flags(shape)
     yield from constant_flags(shape)
     yield f"{fields.PREDICTION} {shape.prediction_layers}" if shape.prediction_layers else ""
@@ -158,7 +169,10 @@ def refuse_other_layers(shape: ModelShape) -> None:
         (shape.norms != "before", "norms behind attention and MLP, or one norm for both"),
         (shape.qk_norm == "width", "a norm over all heads of queries, and of keys, together"),
         (shape.embedding_norm, "a norm of the embedding"),
-        (shape.sinks, "attention with sinks (--softmax-type learnable), and the activation beside it"),
+        (
+            is_stretched(shape) and shape.prediction_layers,
+            "multi-token prediction with positions of YaRN, but in latent attention",
+        ),
         ("head" in shape.biases, "a bias of the head"),
     ):
         if there:
@@ -178,6 +192,11 @@ def window_flags(shape: ModelShape) -> Iterator[str]:
     yield f"{fields.WINDOW} {shape.window - 1},0"
     kinds = [layer not in shape.whole_layers for layer in range(shape.layers)]
     yield f"{fields.WINDOWED} {runs_of(kinds)}" if shape.whole_layers else ""
+
+
+def unrotated_flags(shape: ModelShape) -> Iterator[str]:
+    if without := shape.constants.unrotated:
+        yield f"{fields.UNROTATED} {runs_of([layer in without for layer in range(shape.layers)])}"
 
 
 def latent_flags(shape: ModelShape) -> Iterator[str]:
@@ -203,8 +222,14 @@ def expert_flags(shape: ModelShape) -> Iterator[str]:
         else ""
     )
     yield "--moe-shared-expert-gate" if some.shared_gate else ""
-    yield "--moe-router-score-function sigmoid --moe-router-enable-expert-bias" if some.router_bias else ""
+    biased = "mlp" in shape.biases  # every matrix, and so the router's
+    yield (
+        "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
+        if some.router_bias and not biased
+        else ""
+    )
     yield "--moe-grouped-gemm"
+    yield "--no-bias-dropout-fusion" if biased else ""
 
 
 def runs_of(kinds: Sequence[bool]) -> str:

@@ -213,7 +213,7 @@ def capacity_of(factor: float | None) -> float | None:
 def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
     base = NEMO if flags.has(fields.PARTS_BESIDE) else MEGATRON_CORE
     attention = flags.word("--attention-backend", "auto", BACKENDS)
-    if flags.has("--use-flash-attn"):
+    if flags.has("--use-flash-attn") and not shape.sinks:  # which Transformer Engine takes others for
         attention = "flash2"
     reduces, gathers = flags.has(fields.GRADIENTS_BESIDE), flags.has(fields.WEIGHTS_BESIDE)
     return replace(

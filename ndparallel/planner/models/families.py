@@ -22,6 +22,7 @@ from ndparallel.planner.models.parts_of_config import (
     falcon_words,
     glm4_words,
     gpt_oss_experts,
+    gpt_oss_words,
     latent_attention,
     mixtral_experts,
     neox_words,
@@ -213,6 +214,7 @@ GPT_OSS = Family(
     sinks=True,
     full_every=2,
     experts=gpt_oss_experts,
+    words=gpt_oss_words,
 )
 GPT_NEOX = Family(
     "GPTNeoXConfig",
