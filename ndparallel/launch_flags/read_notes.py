@@ -15,6 +15,7 @@ from ndparallel.launch_flags.given import GivenFlags, unknown_sentence
 from ndparallel.launch_flags.invocation import Example
 from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.megatron_rules import precision_aware
+from ndparallel.launch_flags.read_plan import letters_of
 from ndparallel.launch_flags.shell import Script
 from ndparallel.planner.job import Plan, TrainingJob
 
@@ -70,6 +71,7 @@ def beyond(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
             "the ranks of ep."
         )
     yield from beyond_groups(flags, job, plan)
+    yield from beyond_layout(flags)
     if plan.recompute == "full" and not plan.recompute_layers and flags.number("--recompute-num-layers") > 1:
         yield "--recompute-method uniform is of one layer at a time here, whatever --recompute-num-layers."
     if others := set((flags.text(fields.RECOMPUTED) or "").split()) - {*fields.MODULES}:
@@ -87,6 +89,16 @@ def beyond_groups(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[s
         given = f"{stated} is not modelled" if there else f"is {stated} where it is not given"
         number = plan.microbatches(job)
         yield f"{fields.GROUP} {given}: here {number} microbatches go round in groups of {group}."
+
+
+def beyond_layout(flags: GivenFlags) -> Iterator[str]:
+    """Say where a layout has prediction layers that are on the last stage here."""
+    stages = letters_of(text) if (text := flags.text(fields.LAYOUT)) else []
+    if elsewhere := [number for number, letters in enumerate(stages[:-1], 1) if "m" in letters]:
+        yield (
+            f"{fields.LAYOUT} has prediction layers (m) on stage {elsewhere[0]} of {len(stages)}, which is "
+            "not modelled: here they are on the last one."
+        )
 
 
 def is_modelled(flag: str, job: TrainingJob, plan: Plan) -> bool:

@@ -678,6 +678,15 @@ def test_no_flag_that_changes_time_or_memory_is_passed_over(flag):
     assert not any(note.startswith("Passed over") and name in note for note in notes)
 
 
+def test_a_layouts_prediction_layers_off_the_last_stage_have_a_note():
+    flags = "--pipeline-model-parallel-size 4 --mtp-num-layers 1 --pipeline-model-parallel-layout "
+    line = LINE.replace("--vocab-size", "--position-embedding-type rope --vocab-size")
+    found = read_megatron(f'{line} {flags} "Et*11|t*11|t*10m|L"', H100)
+    assert any("(m) on stage 3 of 4, which is not modelled" in note for note in found.notes)
+    last = read_megatron(f'{line} {flags} "Et*11|t*11|t*10|mL"', H100)
+    assert not any("(m)" in note for note in last.notes)
+
+
 @pytest.mark.parametrize("flag", ["--swiglu --no-bias-gelu-fusion", "--no-masked-softmax-fusion"])
 def test_a_flag_about_a_kernel_that_the_job_does_not_run_has_no_note(flag):
     assert not any("-fusion is not" in note for note in read_megatron(f"{LINE} {flag}", H100).notes)
@@ -760,6 +769,7 @@ REFUSED = {
     LINE + ' --num-experts 8 --moe-layer-freq "([1]*999999999)"': "a list of 32 zeros and ones",
     LINE + ' --pipeline-model-parallel-layout "E((t|)*9999)*9999L"': "E, t, m, L",
     LINE + ' --pipeline-model-parallel-layout "E(t*9999|)*9999L"': "more layers than any model",
+    LINE + ' --pipeline-model-parallel-layout "Et*32mL"': r"1 prediction layer \(m\).* says 0",
     LINE.replace("--vocab-size 32000", ""): "add --vocab",
     LINE.replace("--nnodes 2", "--nnodes $NNODES"): "how many GPUs",
     "echo hello --world": "no command line of Megatron-Core",
