@@ -35,6 +35,10 @@ TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the va
         "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
     ),
     "--topk": "--moe-router-topk {}",
+    "--moe-topk": "--moe-router-topk {}",
+    "--shared-moe-ffn-hidden-size": "--moe-shared-expert-intermediate-size {}",
+    "--qk-nope-head-dim": "--qk-head-dim {}",
+    "--qk-rope-head-dim": "--qk-pos-emb-head-dim {}",
     "--expert-interval": "--moe-layer-freq {}",
 }
 # what --deepspeed switches on, and Megatron-DeepSpeed's defaults for a model with experts
@@ -56,6 +60,11 @@ def translated(flag: str, values: list[str], deepspeed: bool) -> Iterator[Flag] 
         raise UserError(
             f"{flag} {' '.join(values)[:40]} is DeepSpeed's Ulysses, which cannot be priced here: the "
             "planner's cp passes keys and values on."
+        )
+    if flag == "--transformer-type" and values[:1] == ["huggingface"]:
+        raise UserError(
+            f"{flag} huggingface takes its model from transformers, and not from these flags: give its "
+            "config.json to --model."
         )
     table = TRANSLATED | (ZERO_STAGES if deepspeed else {})
     found = table.get(" ".join([flag, *values[:1]]), table.get(flag))

@@ -334,6 +334,21 @@ def test_what_decides_a_plan_in_a_fork_is_translated(flags, changed):
     assert read(f"{LINE} {flags}").plan == replace(read(LINE).plan, **changed)
 
 
+def test_sizes_of_experts_and_of_latent_attention_in_pai_megatron_patchs_words_are_known():
+    moe = "--num-experts 8 --moe-topk 4 --shared-moe-ffn-hidden-size 5632"
+    shape = read(
+        f"{LINE} {moe} --multi-latent-attention --qk-nope-head-dim 96 --qk-rope-head-dim 32"
+    ).job.shape
+    assert shape.experts and (shape.experts.top_k, shape.experts.shared_ffn) == (4, 5632)
+    assert shape.latent and (shape.latent.nope_dim, shape.latent.rope_dim) == (96, 32)
+
+
+def test_a_model_that_transformers_builds_is_refused_and_its_config_asked_for():
+    with pytest.raises(UserError, match="--transformer-type huggingface takes its model from transformers"):
+        read(f"{LINE} --transformer-type huggingface")
+    assert read(f"{LINE} --transformer-type megatron").plan == read(LINE).plan
+
+
 def test_megatron_deepspeed_has_experts_in_every_second_layer_and_one_for_a_token():
     experts = read(f"{LINE} --deepspeed --num-experts 8").job.shape.experts
     assert experts and experts.top_k == 1 and len(experts.dense_layers) == 16
