@@ -234,6 +234,10 @@ def holds(text: str, script: Script) -> bool | None:
                 script.never_set[name] = None
                 return test == "-z"
             return None if "$" in word else (test == "-z") == (not word)
+        case ["-v", name]:
+            if name not in script.variables:
+                script.never_set[name] = None
+            return name in script.variables
     return comparison_holds(words)
 
 

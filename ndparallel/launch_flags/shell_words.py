@@ -17,6 +17,7 @@ WORD = re.compile(
     rf"""(?:\\.|"(?:[^"\\]|\\.)*"|'[^']*'|{SUBSTITUTION}|\$\[[^][]*\]|[^\s"'\\])+""",
     re.DOTALL,
 )
+SPLIT = re.compile(rf"(?:{SUBSTITUTION}|\S)+")  # an unquoted value, at its spaces
 REFERENCE = re.compile(r"\"?\$(?:\{(?P<braced>\w+)(?:\[[@*]\])?\}|(?P<plain>[A-Za-z_]\w*|\d))\"?")
 ARITHMETIC = re.compile(r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)|\$\[(?P<older>[^][]*)\]")
 INSIDE = r"(?:[^{}]|\{[^{}]*\})*"  # of ${NAME:-...}, with one ${...} inside
@@ -36,7 +37,7 @@ def expanded_words(text: str, variables: Mapping[str, list[str]]) -> list[str]:
             continue  # the script's own arguments
         if (name := name_of(word)) in variables:
             words = variables[name]
-            words = words if word.startswith('"') and len(words) > 1 else " ".join(words).split()
+            words = words if word.startswith('"') and len(words) > 1 else SPLIT.findall(" ".join(words))
         else:
             words = [one_word(word, variables)]
         found += words

@@ -393,6 +393,8 @@ def test_the_command_line_takes_settings_and_arguments(tmp_path, capsys):
         'A=1; ! [ -z "$A" ] && A=2',
         "A=1; [ $A -eq 1 ] &&\n A=4",
         "A=1; (( A > 0 && A < 3 )) && A=5",
+        "A=1; [[ -v A ]] && A=5",
+        "A=1; if [[ -v B ]]; then A=5; else A=6; fi",
     ],
 )
 def test_bash_agrees_on_what_a_test_lets_run(script):
@@ -417,6 +419,13 @@ def test_bash_agrees_on_what_a_test_lets_run(script):
 def test_bash_agrees_on_arithmetic_conditions_and_loops_that_do_not_begin(script):
     done = subprocess.run(["bash", "-c", f'{script}\necho "$A"'], capture_output=True, text=True, check=True)
     assert read_script(script).variables["A"] == [done.stdout.strip()]
+
+
+def test_what_a_command_would_print_stays_one_word_where_its_variable_is_not_quoted():
+    with pytest.raises(
+        UserError, match=r"--num-layers must be a whole number, not '\$\(jq -r .layers c.json\)'"
+    ):
+        read(f"LAYERS=$(jq -r .layers c.json)\n{SIZED}")
 
 
 def test_a_loop_over_arguments_that_are_given_leaves_what_it_may_set_unknown():
