@@ -40,6 +40,20 @@ TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the va
     "--qk-nope-head-dim": "--qk-head-dim {}",
     "--qk-rope-head-dim": "--qk-pos-emb-head-dim {}",
     "--expert-interval": "--moe-layer-freq {}",
+    "--geglu": "--quick-geglu",
+}
+# what changes a step, and is neither Megatron-Core's nor the planner's
+NOT_MODELLED = {
+    **dict.fromkeys(
+        ("--deepspeed_config", "--deepspeed-config"),
+        "what its file says is not read, and ZeRO's stage is that of --zero-stage, or 0",
+    ),
+    "--enable-zbh1-pipeline": "the schedule is 1F1B",
+    "--cpu-optimizer": "all of it is counted on the GPU",
+    "--kd": "no teacher is run",
+    "--curriculum-learning-legacy": "sequences have their whole length",
+    "--random-ltd": "every layer takes all tokens",
+    "--embed-layernorm": "the embedding has no norm",
 }
 # what --deepspeed switches on, and Megatron-DeepSpeed's defaults for a model with experts
 ZERO_STAGES = {f"--zero-stage {stage}": words for stage, words in fields.ZERO.items()}

@@ -10,6 +10,7 @@ from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ASSUMED_WORDS, BEYOND
+from ndparallel.launch_flags.forks import NOT_MODELLED
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.given import GivenFlags, unknown_sentence
 from ndparallel.launch_flags.invocation import Example
@@ -41,8 +42,8 @@ def notes(flags: GivenFlags, script: Script, job: TrainingJob, plan: Plan) -> It
         yield f"Given twice, and the last counts: {', '.join(flags.repeated)}."
     if flags.translated:
         yield f"Of a fork or an older release, read as Megatron-Core's: {', '.join(flags.translated)}."
-    if flags.unknown:
-        yield unknown_sentence(flags.unknown)
+    if lacking := [flag for flag in flags.unknown if flag not in NOT_MODELLED]:
+        yield unknown_sentence(lacking)
     if said := not_read(script).strip():
         yield said
     if script.never_set:
@@ -50,6 +51,8 @@ def notes(flags: GivenFlags, script: Script, job: TrainingJob, plan: Plan) -> It
     if script.skipped:
         names = listed([*script.skipped][:8])
         yield f"Set in loops or behind conditions that the file does not decide, so not known: {names}."
+    for flag in filter(NOT_MODELLED.__contains__, flags.unknown):
+        yield f"{flag} is not modelled: {NOT_MODELLED[flag]}."
     yield from beyond(flags, job, plan)
     if flags.defaults:
         yield f"Not given, so as {release('megatron')} has it: {'; '.join(flags.defaults)}."

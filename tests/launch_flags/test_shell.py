@@ -343,6 +343,17 @@ def test_sizes_of_experts_and_of_latent_attention_in_pai_megatron_patchs_words_a
     assert shape.latent and (shape.latent.nope_dim, shape.latent.rope_dim) == (96, 32)
 
 
+@pytest.mark.parametrize("flag", ["--deepspeed_config ds.json", "--enable-zbh1-pipeline", "--cpu-optimizer"])
+def test_what_of_a_fork_changes_the_step_has_a_note_of_its_own(flag):
+    notes = read(f"{LINE} --deepspeed {flag}").notes
+    assert any(note.startswith(f"{flag.split()[0]} is not modelled: ") for note in notes)
+    assert not any(f"no {flag.split()[0]}" in note for note in notes)
+
+
+def test_geglu_of_a_fork_is_a_gate_and_a_third_matrix():
+    assert read(f"{LINE} --geglu").job.shape.activation == "geglu"
+
+
 def test_a_model_that_transformers_builds_is_refused_and_its_config_asked_for():
     with pytest.raises(UserError, match="--transformer-type huggingface takes its model from transformers"):
         read(f"{LINE} --transformer-type huggingface")
