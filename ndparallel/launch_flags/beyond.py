@@ -100,6 +100,7 @@ BEYOND = {
     "--account-for-embedding-in-pipeline-split": SPREAD,
     "--account-for-loss-in-pipeline-split": SPREAD,
     "--use-tp-pp-dp-mapping": ORDER,
+    "--megatron-fsdp-main-params-dtype": ADAM,
     "--outer-dp-sharding-strategy": "replicas of a shard keep an optimizer each",
 }
 # flag by flag the words that the planner does assume, and what it assumes in place of any other
@@ -114,6 +115,7 @@ ASSUMED_WORDS = {
         ("alltoall", "allgather", "flex"),
         "tokens go to their experts by all-to-all",
     ),
+    "--megatron-fsdp-grad-comm-dtype": (("auto",), "gradients travel in the type in which they are added up"),
     "--mlp-chunks-for-training": (("1",), "an MLP takes all tokens of a microbatch at once"),
     "--expert-tensor-parallel-size": (("1",), "experts stay whole, on the ranks of ep"),
 }

@@ -278,7 +278,7 @@ def dropout_from(flags: GivenFlags) -> bool:
 def dispatcher_from(flags: GivenFlags, plan: Plan, base: Stack) -> str:
     """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones. Of a single rank
     a script cannot say the software's own."""
-    flags.heed("--moe-router-dtype")
+    flags.heed("--moe-router-dtype", "--moe-enable-deepep")  # an older word for what flex does anyway
     kind, backend = flags.text("--moe-token-dispatcher-type"), flags.text("--moe-flex-dispatcher-backend")
     if kind is None:
         flags.assume("--moe-token-dispatcher-type", "allgather")

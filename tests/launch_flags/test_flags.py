@@ -666,6 +666,8 @@ def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
     "--fp32-residual-connection", "--first-last-layers-bf16", "--num-layers-at-start-in-bf16 1",
     "--num-layers-at-end-in-bf16 1", "--reset-attention-mask", "--mlp-chunks-for-training 4",
     "--fused-residual-rmsnorm", "--fsdp-double-buffer", "--use-sharp", "--use-nccl-ub",
+    "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
+    "--megatron-fsdp-grad-comm-dtype bf16",
     "--use-checkpoint-args", "--no-bias-dropout-fusion", "--no-bias-gelu-fusion", "--no-fp8-wgrad",
     "--freeze-all-layers", "--disable-tp-comm-overlap-ag", "--no-tp-comm-split-rs", "--openai-gelu",
     "--overlap-p2p-communication-warmup-flush", "--mtp-use-repeated-layer", "--qk-l2-norm",
