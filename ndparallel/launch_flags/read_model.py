@@ -197,7 +197,7 @@ def whole_layers_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
 
 
 def latent_from(flags: GivenFlags) -> LatentAttention:
-    flags.heed("--qk-layernorm")
+    flags.heed("--qk-layernorm", fields.HEAD_DIM)
     sizes = {name: flags.number(flag, LATENT_DEFAULTS[name]) for name, flag in fields.LATENT_SIZES.items()}
     return LatentAttention(
         query_rank=flags.number("--q-lora-rank") if flags.has("--q-lora-rank") else 0, **sizes

@@ -196,6 +196,15 @@ def test_how_positions_are_stretched_is_read_back(scaling):
     assert every != script and read_megatron(every, H100).job.shape.constants.unrotated == found.unrotated
 
 
+def test_latent_attention_names_a_heads_width_where_heads_do_not_divide_the_residual():
+    """As in GLM-4.7 Flash: Megatron-Core's own check of the other attention's width stopped its script."""
+    shape = preset("deepseek-v2-lite")
+    assert "--kv-channels" not in emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+    odd = replace(shape, heads=20, kv_heads=20)
+    script = emit_megatron(replace(job_of(), shape=odd), Plan(dp=8))
+    assert "--kv-channels 128" in script and plain(read_megatron(script, H100).job.shape) == plain(odd)
+
+
 def test_latent_attention_is_yarns_and_has_no_biases_of_keys_where_a_script_does_not_say_otherwise():
     """megatron/core/transformer/transformer_config.py, MLATransformerConfig.rope_type."""
     script = emit_megatron(job_of("deepseek-v3"), Plan(dp=8))

@@ -29,6 +29,18 @@ ENTRIES = {  # of models that are no presets
             "original_max_position_embeddings": 4096,
         },
     },
+    "glm-4.7-flash": {
+        **{"model_type": "glm4_moe_lite", "num_hidden_layers": 47, "hidden_size": 2048, "hidden_act": "silu"},
+        **{
+            "num_attention_heads": 20,
+            "intermediate_size": 10240,
+            "vocab_size": 154880,
+            "n_shared_experts": 1,
+        },
+        **{"moe_intermediate_size": 1536, "n_routed_experts": 64, "num_experts_per_tok": 4, "n_group": 1},
+        **{"topk_group": 1, "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 192},
+        **{"qk_rope_head_dim": 64, "v_head_dim": 256},
+    },
     "smollm3": {
         **{"model_type": "smollm3", "num_hidden_layers": 36, "hidden_size": 2048, "num_attention_heads": 16},
         **{"num_key_value_heads": 4, "intermediate_size": 11008, "vocab_size": 128256, "hidden_act": "silu"},
