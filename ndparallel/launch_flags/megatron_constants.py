@@ -103,14 +103,19 @@ def clamp_flags(shape: ModelShape) -> str:
     return f"--quick-geglu {OFFSET} 1 {CLAMP} {plain(shape.constants.activation_clamp)}"
 
 
+def is_balanced(shape: ModelShape) -> bool:
+    """Whether the router has numbers that balance its load, and not the bias that every matrix has."""
+    return bool(shape.experts and shape.experts.router_bias and "mlp" not in shape.biases)
+
+
 def router_flags(shape: ModelShape) -> Iterator[str]:
     """Softmax over all experts before the choice is what leaves weights as they are; with one expert it is
     all that can be."""
     given, some = shape.constants, shape.experts
     assert some
-    before = not some.router_bias and (given.renormalized is False or some.top_k == 1)
+    before = not is_balanced(shape) and (given.renormalized is False or some.top_k == 1)
     yield PRE_SOFTMAX if before else ""
-    if given.router_scaling not in (None, 1) and (before or some.router_bias):
+    if given.router_scaling not in (None, 1) and (before or is_balanced(shape)):
         yield f"{ROUTER_NUMBERS['router_scaling']} {plain(given.router_scaling)}"
     if given.balance_loss:
         kind = "seq_aux_loss" if given.balance_by_sequence else "aux_loss"

@@ -8,7 +8,12 @@ Glossary: see fields.py.
 from collections.abc import Iterator, Sequence
 
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.megatron_constants import clamp_flags, constant_flags, is_stretched
+from ndparallel.launch_flags.megatron_constants import (
+    clamp_flags,
+    constant_flags,
+    is_balanced,
+    is_stretched,
+)
 from ndparallel.launch_flags.megatron_rules import no_flags_for
 from ndparallel.planner.models.shape import ModelShape
 
@@ -100,14 +105,9 @@ def expert_flags(shape: ModelShape) -> Iterator[str]:
         else ""
     )
     yield "--moe-shared-expert-gate" if some.shared_gate else ""
-    biased = "mlp" in shape.biases  # every matrix, and so the router's
-    yield (
-        "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
-        if some.router_bias and not biased
-        else ""
-    )
+    yield "--moe-router-score-function sigmoid --moe-router-enable-expert-bias" if is_balanced(shape) else ""
     yield "--moe-grouped-gemm"
-    yield "--no-bias-dropout-fusion" if biased else ""
+    yield "--no-bias-dropout-fusion" if "mlp" in shape.biases else ""
 
 
 def runs_of(kinds: Sequence[bool]) -> str:

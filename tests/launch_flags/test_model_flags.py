@@ -166,6 +166,12 @@ def test_gpt_oss_is_written_with_its_sinks_activation_and_positions_and_read_bac
     assert emit_megatron(found.job, found.plan).splitlines()[2:] == script.splitlines()[2:]
 
 
+def test_one_expert_for_a_token_is_chosen_behind_the_softmax_also_where_the_router_has_a_bias():
+    """megatron/core/transformer/transformer_config.py stops at --moe-router-topk 1 without it."""
+    shape = shape_of(GPT_OSS | {"num_experts_per_tok": 1}, "m", "")
+    assert "--moe-router-pre-softmax" in emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+
+
 @pytest.mark.parametrize(
     "job, plan, said",
     [
