@@ -1,6 +1,8 @@
 """Flags of Megatron-Core that change time or memory and that the planner does not model, each with what it
 assumes instead."""
 
+import re
+
 from ndparallel.launch_flags.fields import FP4_RECIPES, FP8_RECIPES
 
 ONE_STEP = "the step is one of the full batch"
@@ -10,6 +12,7 @@ ADAM = "Adam's weights and moments are counted in float32"
 KERNELS = "kernels are priced as the planner's list has them"
 ORDER = "ranks stand in the order tp, cp, dp, pp"
 SHORT = "every layer multiplies in fewer bits"
+HIDDEN = "messages hide behind compute as the planner's list has them"
 
 ANOTHER_MODEL = (  # which cannot be read as a transformer of our layers
     "--hybrid-layer-pattern",
@@ -20,8 +23,12 @@ ANOTHER_MODEL = (  # which cannot be read as a transformer of our layers
     "--heterogeneous-layers-config-encoded-json",
     "--yaml-cfg",
     "--spec",
+    "--decoder-num-layers",  # of an encoder and a decoder
+    "--decoder-seq-length",  # of these, or of what sees: --seq-length is then the other's
 )
+ANOTHER_PROGRAM = re.compile(r"pretrain_(?:bert|t5|ict|retro|vision_\w+|vlm)\.py$")
 BEYOND = {
+    "--use-checkpoint-args": "the sizes are the command line's",
     "--fp16": "priced as bf16",
     "--rampup-batch-size": ONE_STEP,
     "--step-batch-size-schedule": ONE_STEP,
@@ -45,10 +52,44 @@ BEYOND = {
     "--batch-invariant-mode": KERNELS,
     "--cross-entropy-loss-fusion": KERNELS,
     "--fused-residual-rmsnorm": KERNELS,
+    **dict.fromkeys(
+        (
+            *(
+                "--no-bias-swiglu-fusion",
+                "--no-bias-gelu-fusion",
+                "--no-bias-dropout-fusion",
+                "--openai-gelu",
+            ),
+            *("--no-masked-softmax-fusion", "--no-persist-layer-norm", "--disable-jit-fuser"),
+            *("--use-te-activation-func", "--use-transformer-engine-op-fuser", "--use-kitchen-attention"),
+            *("--flash-attention-version", "--mla-down-proj-fusion", "--fp16-lm-cross-entropy"),
+            *("--use-grouped-gemm-for-dense-mlp", "--optimizer-cuda-graph", "--qk-l2-norm"),
+        ),
+        KERNELS,
+    ),
     "--fp32-residual-connection": "residuals are kept, moved and sent in 16 bits",
     "--first-last-layers-bf16": SHORT,
     "--num-layers-at-start-in-bf16": SHORT,
     "--num-layers-at-end-in-bf16": SHORT,
+    "--no-fp8-wgrad": SHORT,
+    "--disable-fp8-wgrad": SHORT,
+    "--freeze-all-layers": "all weights are trained",
+    "--mtp-use-repeated-layer": "every prediction layer has weights of its own",
+    "--use-mp-args-from-checkpoint-args": "the degrees are the command line's",
+    "--defer-embedding-wgrad-compute": "the head's gradient is computed with every microbatch",
+    "--overlap-p2p-communication-warmup-flush": HIDDEN,
+    "--overlap-dispatch-backward-with-experts-wgrad": HIDDEN,
+    "--overlap-param-gather-with-optimizer-step": HIDDEN,
+    "--tp-comm-overlap-rs-dgrad": HIDDEN,
+    "--tp-comm-overlap-cfg": HIDDEN,
+    **dict.fromkeys(
+        (
+            f"--{no}-tp-comm-{part}"
+            for no in ("no", "disable")
+            for part in ("bulk-dgrad", "bulk-wgrad", "overlap-ag", "overlap-rs", "split-ag", "split-rs")
+        ),
+        HIDDEN,
+    ),
     "--reset-attention-mask": "each token attends to all before it, of other documents too",
     "--fsdp-double-buffer": "memory is counted as PyTorch's allocator gives it",
     "--use-nccl-ub": "collectives take as much from compute as they do from buffers that nobody registers",
@@ -59,6 +100,7 @@ BEYOND = {
     "--account-for-embedding-in-pipeline-split": SPREAD,
     "--account-for-loss-in-pipeline-split": SPREAD,
     "--use-tp-pp-dp-mapping": ORDER,
+    "--megatron-fsdp-main-params-dtype": ADAM,
     "--outer-dp-sharding-strategy": "replicas of a shard keep an optimizer each",
 }
 # flag by flag the words that the planner does assume, and what it assumes in place of any other
@@ -73,6 +115,7 @@ ASSUMED_WORDS = {
         ("alltoall", "allgather", "flex"),
         "tokens go to their experts by all-to-all",
     ),
+    "--megatron-fsdp-grad-comm-dtype": (("auto",), "gradients travel in the type in which they are added up"),
     "--mlp-chunks-for-training": (("1",), "an MLP takes all tokens of a microbatch at once"),
     "--expert-tensor-parallel-size": (("1",), "experts stay whole, on the ranks of ep"),
 }

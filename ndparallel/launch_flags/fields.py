@@ -68,11 +68,15 @@ POSITIONS = {
     "rotary": "--position-embedding-type rope",
     "learned": "--position-embedding-type learned_absolute",
 }
+YARN = "--position-embedding-type yarn"
+SINKS = "--softmax-type learnable"
+UNROTATED = "--no-rope-freq"
 BIASES = {
     (): "--disable-bias-linear",
     ("qkv",): "--disable-bias-linear --add-qkv-bias",
     ("qkv", "output", "mlp"): "",
 }
+LATENT_BIASES = {(): BIASES[()], ("output", "mlp"): ""}  # queries, keys and values have none
 DTYPES = {
     "bf16": "--bf16",
     "fp8": "--bf16 --fp8-format hybrid",

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.shell_words import how_to_set
 
 Flag = tuple[str, list[str]]  # with its values
 
 TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the values in place of {}
+    "--model-parallel-size": "--tensor-model-parallel-size {}",
+    "--batch-size": "--micro-batch-size {}",
     "--encoder-seq-length": "--seq-length {}",
     "--encoder-num-layers": "--num-layers {}",
     "--pad-vocab-size-to": "--padded-vocab-size {}",
@@ -32,7 +35,25 @@ TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the va
         "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
     ),
     "--topk": "--moe-router-topk {}",
+    "--moe-topk": "--moe-router-topk {}",
+    "--shared-moe-ffn-hidden-size": "--moe-shared-expert-intermediate-size {}",
+    "--qk-nope-head-dim": "--qk-head-dim {}",
+    "--qk-rope-head-dim": "--qk-pos-emb-head-dim {}",
     "--expert-interval": "--moe-layer-freq {}",
+    "--geglu": "--quick-geglu",
+}
+# what changes a step, and is neither Megatron-Core's nor the planner's
+NOT_MODELLED = {
+    **dict.fromkeys(
+        ("--deepspeed_config", "--deepspeed-config"),
+        "what its file says is not read, and ZeRO's stage is that of --zero-stage, or 0",
+    ),
+    "--enable-zbh1-pipeline": "the schedule is 1F1B",
+    "--cpu-optimizer": "all of it is counted on the GPU",
+    "--kd": "no teacher is run",
+    "--curriculum-learning-legacy": "sequences have their whole length",
+    "--random-ltd": "every layer takes all tokens",
+    "--embed-layernorm": "the embedding has no norm",
 }
 # what --deepspeed switches on, and Megatron-DeepSpeed's defaults for a model with experts
 ZERO_STAGES = {f"--zero-stage {stage}": words for stage, words in fields.ZERO.items()}
@@ -54,8 +75,16 @@ def translated(flag: str, values: list[str], deepspeed: bool) -> Iterator[Flag] 
             f"{flag} {' '.join(values)[:40]} is DeepSpeed's Ulysses, which cannot be priced here: the "
             "planner's cp passes keys and values on."
         )
+    if flag == "--transformer-type" and values[:1] == ["huggingface"]:
+        raise UserError(
+            f"{flag} huggingface takes its model from transformers, and not from these flags: give its "
+            "config.json to --model."
+        )
     table = TRANSLATED | (ZERO_STAGES if deepspeed else {})
     found = table.get(" ".join([flag, *values[:1]]), table.get(flag))
+    if flag == "--zero-stage" and deepspeed and found is None:
+        given = " ".join(values)[:40]
+        raise UserError(f"{flag} must be 0, 1, 2 or 3, not {given!r}{how_to_set(given)}.")
     return None if found is None else pairs(found.replace("{}", " ".join(values)).split())
 
 

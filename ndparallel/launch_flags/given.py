@@ -13,6 +13,7 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.options import nearest
 from ndparallel.launch_flags.forks import pairs, translated, with_defaults
 from ndparallel.launch_flags.frozen import megatron_flags, release
+from ndparallel.launch_flags.shell_words import how_to_set
 
 Meaning = TypeVar("Meaning")
 
@@ -66,11 +67,7 @@ class GivenFlags:
             self.assume(flag, why or f"{default}")
             return default
         if not re.fullmatch(r"\d{1,18}", text, flags=re.ASCII):
-            unset = (
-                "; the file does not set that variable, or only under a condition that is not known: give "
-                f"{setting(text)}, or --script-arguments"
-            )
-            raise UserError(f"{flag} must be a whole number, not {text[:60]!r}{unset * ('$' in text)}.")
+            raise UserError(f"{flag} must be a whole number, not {text[:60]!r}{how_to_set(text)}.")
         return int(text)
 
     def fraction(self, flag: str) -> float:
@@ -79,13 +76,15 @@ class GivenFlags:
         try:
             return float(text)
         except ValueError:
-            raise UserError(f"{flag} must be a number, not {text[:60]!r}.") from None
+            raise UserError(f"{flag} must be a number, not {text[:60]!r}{how_to_set(text)}.") from None
 
     def word(self, flag: str, default: str, meanings: Mapping[str, Meaning]) -> Meaning:
         """What the flag's word means. Raises UserError, with the nearest, for a word that is none of them."""
         word = self.text(flag)
         if word is None:
             return meanings[default]
+        if word not in meanings and "$" in word:
+            raise UserError(f"{flag} must be a word, not {word[:60]!r}{how_to_set(word)}.")
         if word not in meanings:
             raise unknown(flag, word[:60], meanings)
         return meanings[word]
@@ -116,12 +115,6 @@ def given_flags(words: Sequence[str]) -> GivenFlags:
         for named in known or [(flag, values)]:
             found.add(*named)
     return found
-
-
-def setting(text: str) -> str:
-    """The option that sets the first variable of `text`."""
-    name = re.search(r"\$\{?(\w+)", text)
-    return f"--set {name[1]}=VALUE" if name else "its value there"
 
 
 def unset_variables(flag: str, values: list[str]) -> list[str]:

@@ -128,6 +128,23 @@ def gpus_in(words: str) -> int:
 # ------------------------------------------------------------------------------------- what a launcher starts
 
 
+def launcher_and_program(words: list[str]) -> tuple[list[str], list[str]]:
+    """The launcher's words and the program's. Raises UserError where the parts of mpirun's command, between
+    colons, have not all the same."""
+    program = next((place for place, word in enumerate(words) if word.endswith(".py")), -1) + 1
+    if not is_mpi(words[:program]) or ":" not in words[program:]:
+        return words[:program], words[program:]
+    own, rest = words[program:].index(":") + program, words[words.index(":", program) + 1 :]
+    launcher, same = launcher_and_program(["mpirun", *rest])
+    if same != words[program:own]:
+        raise UserError("the parts of mpirun's command, between its colons, give a program different flags.")
+    return [*words[:program], ":", *launcher[1:]], same
+
+
+def is_mpi(words: list[str]) -> bool:
+    return any(word.rpartition("/")[2] in MPI for word in words)
+
+
 def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
     """What the launcher starts. Raises UserError where the file does not say."""
     known = {name: " ".join(value) for name, value in variables.items()}
@@ -158,9 +175,17 @@ def started(words: list[str], known: Mapping[str, str]) -> int:
         return 0
     if programs[place] == "srun":
         return tasks_of(options_of(words[place + 1 :]), known)
-    own = options_of(words[place + 1 :], MPI_OPTION)
-    ranks = own.get("np", own.get("n"))
-    return tasks_of({}, known) if ranks is None else whole(ranks)
+    parts = [options_of(part, MPI_OPTION) for part in parted(words[place + 1 :])]
+    ranks = [whole(own.get("np", own.get("n"))) for own in parts if own.keys() & {"np", "n"}]
+    if not ranks:
+        return tasks_of({}, known)
+    return sum(ranks) if all(ranks) and len(ranks) == len(parts) else 0
+
+
+def parted(words: list[str]) -> list[list[str]]:
+    """The parts of mpirun's command, which colons part: each starts ranks of its own."""
+    ends = [place for place, word in enumerate(words) if word == ":"]
+    return [words[start:end] for start, end in zip([0, *(end + 1 for end in ends)], [*ends, len(words)])]
 
 
 def tasks_of(own: Mapping[str, str], known: Mapping[str, str]) -> int:

@@ -8,7 +8,7 @@ Limit  What no plan knows (data, tokenizer, learning rate, checkpoints) is passe
 Glossary: see fields.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ndparallel.base.errors import UserError
@@ -17,7 +17,8 @@ from ndparallel.base.words import count, listed
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.megatron_constants import constant_flags, constant_remarks
+from ndparallel.launch_flags.megatron_constants import constant_remarks
+from ndparallel.launch_flags.megatron_model import flags_for, model_flags, numbers
 from ndparallel.launch_flags.megatron_rules import (
     RULES,
     dispatcher_of,
@@ -127,91 +128,6 @@ def torchrun_nodes(job: TrainingJob, plan: Plan) -> str:
             f"{plan.gpus} GPUs do not fill nodes of {each}, and torchrun starts as many on each; take {near}."
         )
     return f"--nnodes {plan.gpus // each} --nproc-per-node {each}"
-
-
-# -------------------------------------------------------------------------------------------------- the model
-
-
-def model_flags(shape: ModelShape) -> Iterator[str]:
-    """Yield a model's flags. Raises UserError for a model that Megatron-Core's GPT cannot be."""
-    yield from numbers(shape, fields.SIZES)
-    yield flags_for("activation", shape.activation, fields.ACTIVATIONS)
-    yield flags_for("norm", shape.norm, fields.NORMS)
-    if ("norm" in shape.biases) != (shape.norm == "layernorm"):
-        raise no_flags_for(f"a {shape.norm} {'with' if 'norm' in shape.biases else 'without'} a shift")
-    refuse_other_layers(shape)
-    yield flags_for("position", shape.position, fields.POSITIONS)
-    linear = tuple(bias for bias in ("qkv", "output", "mlp") if bias in shape.biases)
-    yield flags_for("biases of", linear, fields.BIASES)
-    yield "" if shape.tied_embeddings else "--untie-embeddings-and-output-weights"
-    yield from latent_flags(shape) if shape.latent else attention_flags(shape)
-    yield from window_flags(shape)
-    yield from expert_flags(shape)
-    yield from constant_flags(shape)
-    yield f"{fields.PREDICTION} {shape.prediction_layers}" if shape.prediction_layers else ""
-
-
-def refuse_other_layers(shape: ModelShape) -> None:
-    """Raise UserError for layers that are put together otherwise than Megatron-Core's."""
-    for there, what in (
-        (shape.parallel, "attention and MLP that read the same input"),
-        (shape.norms != "before", "norms behind attention and MLP, or one norm for both"),
-        (shape.qk_norm == "width", "a norm over all heads of queries, and of keys, together"),
-        (shape.embedding_norm, "a norm of the embedding"),
-        (shape.sinks, "attention with sinks (--softmax-type learnable), and the activation beside it"),
-        ("head" in shape.biases, "a bias of the head"),
-    ):
-        if there:
-            raise no_flags_for(what)
-
-
-def attention_flags(shape: ModelShape) -> Iterator[str]:
-    yield f"{fields.HEAD_DIM} {shape.head_dim}"
-    yield (f"{fields.KV_HEADS} {shape.kv_heads}" if shape.kv_heads != shape.heads else "")
-    yield "--qk-layernorm" if shape.qk_norm else ""
-
-
-def window_flags(shape: ModelShape) -> Iterator[str]:
-    """The window, in Megatron's count of tokens on the left and on the right, and the layers that have it."""
-    if not shape.window:
-        return
-    yield f"{fields.WINDOW} {shape.window - 1},0"
-    kinds = [layer not in shape.whole_layers for layer in range(shape.layers)]
-    yield f"{fields.WINDOWED} {runs_of(kinds)}" if shape.whole_layers else ""
-
-
-def latent_flags(shape: ModelShape) -> Iterator[str]:
-    """Yield the flags of latent attention, whose norms are `--qk-layernorm`."""
-    assert shape.latent
-    if shape.qk_norm:
-        raise no_flags_for("multi-head latent attention with a norm on every head")
-    yield "--multi-latent-attention --qk-layernorm"
-    yield from numbers(shape.latent, fields.LATENT_SIZES)
-    yield f"--q-lora-rank {shape.latent.query_rank}" if shape.latent.query_rank else ""
-
-
-def expert_flags(shape: ModelShape) -> Iterator[str]:
-    if not (some := shape.experts):
-        return
-    yield from numbers(some, fields.EXPERT_SIZES)
-    yield " ".join(numbers(some, fields.EXPERT_GROUPS)) if some.groups > 1 else ""
-    kinds = [shape.has_experts(layer) for layer in range(shape.layers)]
-    yield f"--moe-layer-freq {runs_of(kinds)}" if some.dense_layers else ""
-    yield (
-        f"--moe-shared-expert-intermediate-size {some.shared_experts * some.shared_ffn}"
-        if some.shared_experts
-        else ""
-    )
-    yield "--moe-shared-expert-gate" if some.shared_gate else ""
-    yield "--moe-router-score-function sigmoid --moe-router-enable-expert-bias" if some.router_bias else ""
-    yield "--moe-grouped-gemm"
-
-
-def runs_of(kinds: Sequence[bool]) -> str:
-    """Which layers are of a kind, as Megatron writes it: "([0]*3+[1]*58)"."""
-    starts = [layer for layer in range(len(kinds)) if layer == 0 or kinds[layer] != kinds[layer - 1]]
-    ends = [*starts[1:], len(kinds)]
-    return f'"({"+".join(f"[{int(kinds[a])}]*{b - a}" for a, b in zip(starts, ends))})"'
 
 
 # --------------------------------------------------------------------------------------------------- the plan
@@ -358,18 +274,3 @@ def refuse_other_software(stack: Stack) -> None:
             f"the plan is for {stack.name}, which is other software than {release('megatron')}: take "
             f"--software {names}."
         )
-
-
-# ---------------------------------------------------------------------------------------------------- helpers
-
-
-def numbers(thing: object, flags: dict[str, str]) -> Iterator[str]:
-    return (f"{flag} {getattr(thing, name)}" for name, flag in flags.items())
-
-
-def flags_for(what: str, word, flags: dict) -> str:
-    """The flags of a choice. Raises UserError where Megatron-Core has none."""
-    if word not in flags:
-        has = ", ".join(map(str, flags))
-        raise no_flags_for(f"{what} {word}", f"it has {has}")
-    return flags[word]

@@ -138,6 +138,20 @@ OPTIMIZERS = (
     ),
 )
 
+# get_attention_backend in transformer_engine/pytorch/attention/dot_product_attention/utils.py
+SINKS = (
+    never(
+        "attention with sinks by FlashAttention",
+        "it has fused and unfused kernels",
+        lambda job, plan: job.shape.sinks and job.stack.attention == "flash2",
+    ),
+    never(
+        "attention with sinks over cp ranks, but by all-to-all",
+        "take --cp 1",
+        lambda job, plan: job.shape.sinks and (plan.cp > 1),
+    ),
+)
+
 RULES = (
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & without(names_in("megatron"), plan.schedule), schedules_it_has
@@ -182,4 +196,5 @@ RULES = (
     *PAIRED,
     *GRAPHED,
     *OPTIMIZERS,
+    *SINKS,
 )

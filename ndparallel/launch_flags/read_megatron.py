@@ -11,21 +11,25 @@ Glossary
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
-from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ASSUMED_WORDS, BEYOND
+from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ANOTHER_PROGRAM
 from ndparallel.launch_flags.frozen import megatron_flags, release
-from ndparallel.launch_flags.given import GivenFlags, given_flags, unknown_sentence
-from ndparallel.launch_flags.invocation import Example, example_of, scheduled, world_size
-from ndparallel.launch_flags.megatron import group_of
-from ndparallel.launch_flags.megatron_rules import precision_aware
+from ndparallel.launch_flags.given import GivenFlags, given_flags
+from ndparallel.launch_flags.invocation import (
+    Example,
+    example_of,
+    launcher_and_program,
+    scheduled,
+    world_size,
+)
 from ndparallel.launch_flags.read_model import shape_from
+from ndparallel.launch_flags.read_notes import example_notes, not_read, notes
 from ndparallel.launch_flags.read_plan import plan_from
 from ndparallel.launch_flags.shell import Script, read_script
 from ndparallel.planner.job import Plan, TrainingJob
@@ -69,7 +73,7 @@ def read_megatron(
     try:
         found = reading(script, hardware, gpus, vocab)
     except UserError as error:
-        raise UserError(f"{line_of(str(error), text)}{error}") from None
+        raise UserError(f"{line_of(str(error), text)}{error}{not_read(script)}") from None
     return replace(found, notes=(*example_notes(example), *found.notes))
 
 
@@ -85,15 +89,20 @@ def line_of(said: str, text: str) -> str:
 def reading(script: Script, hardware: Hardware, gpus: int | None, vocab: int | None) -> Reading:
     launcher, words = command_of(script)
     flags = given_flags(words)
-    for flag in ANOTHER_MODEL:
-        if flags.has(flag):
-            raise UserError(f"{flag} makes another model than the planner's layers: it cannot be priced.")
+    refuse_another_model(launcher, flags)
     shape = shape_from(flags, vocab)
     plan = plan_from(flags, shape, world_size(launcher, script.variables) if gpus is None else gpus)
     job = job_from(flags, shape, hardware, plan)
     check(job, plan)
     refuse_unknown_branches(flags, script)
     return Reading(job, plan, tuple(notes(flags, script, job, plan)))
+
+
+def refuse_another_model(launcher: list[str], flags: GivenFlags) -> None:
+    """Raise UserError for a program, or a flag, that makes another model than pretrain_gpt.py's."""
+    programs = [word for word in launcher if ANOTHER_PROGRAM.search(word)]
+    if named := [*programs, *filter(flags.has, ANOTHER_MODEL)]:
+        raise UserError(f"{named[0]} makes another model than the planner's layers: it cannot be priced.")
 
 
 def refuse_unknown_branches(flags: GivenFlags, script: Script) -> None:
@@ -114,17 +123,29 @@ def command_of(script: Script) -> tuple[list[str], list[str]]:
     """The launcher's words and the program's, of the command that has most of Megatron's flags; commands that
     are flags alone count as one.
 
-    Raises UserError where none has any.
+    Raises UserError where none has any, or its parts differ.
     """
     bare = [word for words in script.commands if words[0].startswith("--") for word in words]
     best = max([bare, *script.commands], key=known_flags)
     if not known_flags(best):
-        raise UserError(
-            f"there is no command line of {release('megatron')} in it: none of its words is a flag of "
-            "pretrain_gpt.py."
+        raise no_command_in(script)
+    return launcher_and_program(best)
+
+
+def no_command_in(script: Script) -> UserError:
+    """Say what lacks: Megatron's flags, or the command that takes them."""
+    if names := [
+        name for name, words in script.variables.items() if known_flags(" ".join(words).split()) > 1
+    ]:
+        holds = "has" if len(names) == 1 else "have"
+        return UserError(
+            f"{listed(names[:8])} {holds} flags of Megatron-Core, and no command here takes them: put the "
+            "lines of the script that launches the program behind these."
         )
-    program = next((place for place, word in enumerate(best) if word.endswith(".py")), -1)
-    return best[: program + 1], best[program + 1 :]
+    return UserError(
+        f"there is no command line of {release('megatron')} in it: none of its words is a flag of "
+        "pretrain_gpt.py."
+    )
 
 
 def known_flags(words: list[str]) -> int:
@@ -192,7 +213,7 @@ def capacity_of(factor: float | None) -> float | None:
 def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
     base = NEMO if flags.has(fields.PARTS_BESIDE) else MEGATRON_CORE
     attention = flags.word("--attention-backend", "auto", BACKENDS)
-    if flags.has("--use-flash-attn"):
+    if flags.has("--use-flash-attn") and not shape.sinks:  # which Transformer Engine takes others for
         attention = "flash2"
     reduces, gathers = flags.has(fields.GRADIENTS_BESIDE), flags.has(fields.WEIGHTS_BESIDE)
     return replace(
@@ -257,7 +278,7 @@ def dropout_from(flags: GivenFlags) -> bool:
 def dispatcher_from(flags: GivenFlags, plan: Plan, base: Stack) -> str:
     """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones. Of a single rank
     a script cannot say the software's own."""
-    flags.heed("--moe-router-dtype")
+    flags.heed("--moe-router-dtype", "--moe-enable-deepep")  # an older word for what flex does anyway
     kind, backend = flags.text("--moe-token-dispatcher-type"), flags.text("--moe-flex-dispatcher-backend")
     if kind is None:
         flags.assume("--moe-token-dispatcher-type", "allgather")
@@ -284,79 +305,3 @@ def graphs_from(flags: GivenFlags) -> str:
     if kind == "local" and modules & {"moe_router", "moe_preprocess"}:  # which it takes together
         modules |= {"moe_router", "moe_preprocess"}
     return graphs_of(modules)
-
-
-# -------------------------------------------------------------------------------------------------- remarks
-
-
-def example_notes(example: Example) -> Iterator[str]:
-    if example.arguments:
-        words = " ".join(example.arguments.values())
-        yield (
-            f"Its arguments are those of the example in its line {example.line}: {brief(words)}. "
-            "--script-arguments gives others."
-        )
-
-
-def notes(flags: GivenFlags, script: Script, job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """Sentences about what was assumed, what is not modelled, and what was passed over."""
-    if flags.repeated:
-        yield f"Given twice, and the last counts: {', '.join(flags.repeated)}."
-    if flags.translated:
-        yield f"Of a fork or an older release, read as Megatron-Core's: {', '.join(flags.translated)}."
-    if flags.unknown:
-        yield unknown_sentence(flags.unknown)
-    if script.never_set:
-        yield f"Tested and never set, so empty: {', '.join([*script.never_set][:8])} (--set gives a value)."
-    if script.skipped:
-        names = listed([*script.skipped][:8])
-        yield f"Set in loops or behind conditions that the file does not decide, so not known: {names}."
-    yield from beyond(flags, job, plan)
-    if flags.defaults:
-        yield f"Not given, so as {release('megatron')} has it: {'; '.join(flags.defaults)}."
-    if passed := [flag for flag in flags.unused if flag not in BEYOND and flag not in ASSUMED_WORDS]:
-        yield f"Passed over, for no plan depends on them: {', '.join(passed)}."
-
-
-def beyond(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """What the command line asks for and the planner does not model."""
-    for flag, instead in BEYOND.items():
-        if flag in flags.flags and not is_modelled(flag, job, plan):
-            yield f"{flag} is not modelled: {instead}."
-    for flag, (words, instead) in ASSUMED_WORDS.items():
-        if " ".join(flags.flags.get(flag, words[:1])) not in words and not is_modelled(flag, job, plan):
-            yield f"{flag} {' '.join(flags.flags[flag])[:40]} is not modelled: {instead}."
-    if job.shape.experts and plan.tp > 1 and "--expert-tensor-parallel-size" not in flags.flags:
-        yield (
-            f"--expert-tensor-parallel-size is {plan.tp} where it is not given; here experts stay whole, on "
-            "the ranks of ep."
-        )
-    yield from beyond_groups(flags, job, plan)
-    if plan.recompute == "full" and not plan.recompute_layers and flags.number("--recompute-num-layers") > 1:
-        yield "--recompute-method uniform is of one layer at a time here, whatever --recompute-num-layers."
-    if others := set((flags.text(fields.RECOMPUTED) or "").split()) - {*fields.MODULES}:
-        yield (
-            f"--recompute-modules {' '.join(sorted(others))[:60]} is not modelled: it can recompute "
-            f"{', '.join(fields.MODULES)}."
-        )
-
-
-def beyond_groups(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """Say which groups of microbatches are taken in place of others that are not modelled."""
-    there = flags.has(fields.GROUP)
-    stated, group = flags.number(fields.GROUP) if there else plan.pp, group_of(job, plan)
-    if group not in (0, stated):
-        given = f"{stated} is not modelled" if there else f"is {stated} where it is not given"
-        number = plan.microbatches(job)
-        yield f"{fields.GROUP} {given}: here {number} microbatches go round in groups of {group}."
-
-
-def is_modelled(flag: str, job: TrainingJob, plan: Plan) -> bool:
-    """Whether this job or plan has what the flag asks for after all: the planner's own uneven split counts
-    embedding and loss as layers, and its CUDA graphs hold some sets of modules."""
-    uneven = bool(job.shape.layers % plan.stages)
-    if flag in (fields.AWARE, fields.ON_HOST):
-        return precision_aware(job) and (flag == fields.AWARE or bool(job.offload))
-    if flag.startswith("--exp-avg"):
-        return job.moments == "bf16"
-    return bool(job.stack.graphs) if "cuda-graph" in flag else flag.startswith("--account") and uneven

@@ -13,7 +13,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import whole_number
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import GivenFlags
-from ndparallel.launch_flags.megatron_constants import constants_from
+from ndparallel.launch_flags.megatron_constants import CLAMP, constants_from
+from ndparallel.launch_flags.shell_words import how_to_set
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
@@ -31,6 +32,7 @@ POSITIONS = {
     "alibi": "alibi",  # of bigscience's fork
 }
 ACTIVATIONS = {"--swiglu": "swiglu", "--quick-geglu": "geglu", "--squared-relu": "relu2"}
+SOFTMAXES = {"vanilla": False, "off-by-one": False, "learnable": True}
 # what has one size of vocabulary: a tokenizer, or the file that is published under this name
 TOKENIZERS = {
     "GPT2BPETokenizer": 50257,
@@ -44,7 +46,7 @@ LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 
 def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
     """Read the shape of the model. Raises UserError for sizes that are missing or that no model can have."""
     layers, hidden, heads = (flags.number(fields.SIZES[name]) for name in ("layers", "hidden", "heads"))
-    activation = flags.one_of(ACTIVATIONS, "gelu")
+    activation = activation_from(flags)
     position = position_from(flags)
     norm = flags.word("--normalization", "LayerNorm", NORMALIZATIONS)
     latent = latent_from(flags) if flags.has("--multi-latent-attention") else None
@@ -62,18 +64,25 @@ def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
         norm=norm,
         position=position,
         positions=flags.number("--max-position-embeddings") if position == "learned" else 0,
-        biases=biases_from(flags, norm),
+        biases=(biases := biases_from(flags, norm, bool(latent))),
         qk_norm="head" if flags.has("--qk-layernorm") and not latent else "",
+        sinks=flags.word("--softmax-type", "vanilla", SOFTMAXES),
         window=window_from(flags),
         whole_layers=whole_layers_from(flags, layers),
         prediction_layers=flags.number(fields.PREDICTION) if flags.has(fields.PREDICTION) else 0,
         tied_embeddings=not flags.has("--untie-embeddings-and-output-weights"),
         latent=latent,
-        experts=experts_from(flags, layers, ffn),
-        constants=constants_from(flags),
+        experts=experts_from(flags, layers, ffn, "mlp" in biases),
+        constants=replace(constants_from(flags), unrotated=unrotated_from(flags, layers)),
         source="a Megatron command line",
     )
     return replace(shape, name=known_name(shape))
+
+
+def activation_from(flags: GivenFlags) -> str:
+    """The activation; the gate of a quick GELU with a clamp is gpt-oss's, which is priced as SwiGLU."""
+    clamped = flags.has("--quick-geglu") and flags.has(CLAMP)
+    return flags.one_of(ACTIVATIONS | ({"--quick-geglu": "swiglu"} if clamped else {}), "gelu")
 
 
 def known_name(shape: ModelShape) -> str:
@@ -140,13 +149,14 @@ def vocab_from(flags: GivenFlags) -> int:
     )
 
 
-def biases_from(flags: GivenFlags, norm: str) -> tuple[str, ...]:
-    shift = ("norm",) if norm == "layernorm" else ()
-    if not flags.has("--disable-bias-linear"):
-        flags.heed("--add-qkv-bias")
+def biases_from(flags: GivenFlags, norm: str, latent: bool) -> tuple[str, ...]:
+    """Queries, keys and values of latent attention have none
+    (megatron/core/transformer/multi_latent_attention.py)."""
+    every, qkv = not flags.has("--disable-bias-linear"), flags.has("--add-qkv-bias")
+    if every:
         flags.assume("--disable-bias-linear", "no, every matrix has a bias")
-        return ("qkv", "output", "mlp", *shift)
-    return (("qkv",) if flags.has("--add-qkv-bias") else ()) + shift
+    there = {"qkv": (every or qkv) and not latent, "output": every, "mlp": every, "norm": norm == "layernorm"}
+    return tuple(bias for bias, has_it in there.items() if has_it)
 
 
 def window_from(flags: GivenFlags) -> int:
@@ -161,27 +171,42 @@ def window_from(flags: GivenFlags) -> int:
     return int(found[1]) + 1
 
 
+def unrotated_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
+    """--no-rope-freq is N, for no positions in every N-th layer, or a list of 1 (none) or 0 by layer."""
+    if (text := flags.text(fields.UNROTATED)) is None:
+        return ()
+    turned = [1 - kind for kind in every_nth(text, layers)]
+    return numbered_zeros(turned, fields.UNROTATED, text, layers)
+
+
+def every_nth(text: str, layers: int) -> list[int]:
+    """1 for every N-th layer where the text is N, else the list that it is."""
+    every = whole_number(text) if text.isdecimal() else 0
+    return [int((layer + 1) % every == 0) for layer in range(layers)] if every else layer_list(text)
+
+
 def whole_layers_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
     """--window-attn-skip-freq is N, for the whole sequence in every N-th layer, or a list of 1 (window) or 0
     by layer."""
     text = flags.text(fields.WINDOWED)
     if text is None or not flags.has(fields.WINDOW):
         return ()
-    every = whole_number(text) if text.isdecimal() else 0
-    kinds = [int((layer + 1) % every > 0) for layer in range(layers)] if every else layer_list(text)
+    kinds = every_nth(text, layers)
+    kinds = [1 - kind for kind in kinds] if text.isdecimal() else kinds
     return numbered_zeros(kinds, fields.WINDOWED, text, layers)
 
 
 def latent_from(flags: GivenFlags) -> LatentAttention:
-    flags.heed("--qk-layernorm")
+    flags.heed("--qk-layernorm", fields.HEAD_DIM)
     sizes = {name: flags.number(flag, LATENT_DEFAULTS[name]) for name, flag in fields.LATENT_SIZES.items()}
     return LatentAttention(
         query_rank=flags.number("--q-lora-rank") if flags.has("--q-lora-rank") else 0, **sizes
     )
 
 
-def experts_from(flags: GivenFlags, layers: int, ffn: int) -> Experts | None:
-    """Experts are as wide as the dense MLP where --moe-ffn-hidden-size is not given, and top-2."""
+def experts_from(flags: GivenFlags, layers: int, ffn: int, biased: bool) -> Experts | None:
+    """Experts are as wide as the dense MLP where --moe-ffn-hidden-size is not given, and top-2. Where their
+    matrices are `biased` the router's is too."""
     if not flags.has("--num-experts") or (number := flags.number("--num-experts")) < 2:
         return None  # of one expert, Megatron-DeepSpeed's dense layers, a router has nothing to choose
     shared = (
@@ -197,7 +222,7 @@ def experts_from(flags: GivenFlags, layers: int, ffn: int) -> Experts | None:
         shared_experts=int(shared > 0),
         shared_ffn=shared,
         shared_gate=flags.has("--moe-shared-expert-gate"),
-        router_bias=flags.has("--moe-router-enable-expert-bias"),
+        router_bias=flags.has("--moe-router-enable-expert-bias") or biased,
         **{name: flags.number(flag) for name, flag in fields.EXPERT_GROUPS.items() if flags.has(flag)},
         dense_layers=dense_layers_from(flags, layers),
     )
@@ -218,7 +243,8 @@ def numbered_zeros(kinds: list[int], flag: str, text: str, layers: int) -> tuple
     """The layers whose kind is 0. Raises UserError where there is not a 0 or a 1 for each."""
     if len(kinds) != layers or not {*kinds} <= {0, 1}:
         raise UserError(
-            f"{flag} {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each layer."
+            f"{flag} {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each layer"
+            f"{how_to_set(text)}."
         )
     return tuple(layer for layer, kind in enumerate(kinds) if not kind)
 

@@ -8,7 +8,7 @@ Limit  Where nothing says how many layers a stage has they are spread as the pla
 import re
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import listed
+from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.pipeline.catalog import default_schedule
@@ -61,6 +61,7 @@ def chunks_from(flags: GivenFlags, shape: ModelShape, pp: int) -> int:
     if len(there := [flag for flag in ways if flags.has(flag)]) > 1:
         raise UserError(f"{listed(there)} contradict one another: keep one.")
     if text := flags.text(fields.LAYOUT):
+        refuse_other_prediction(text, shape)
         return chunks_of(stages_of(text), pp)
     counted = shape.layers + sum(
         flags.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")
@@ -79,8 +80,12 @@ def chunks_from(flags: GivenFlags, shape: ModelShape, pp: int) -> int:
 
 
 def stages_of(layout: str) -> list[int]:
-    """Layers of each stage of a --pipeline-model-parallel-layout, as in "Et*2|(t|)*3L". Raises UserError for
-    one that is none."""
+    """Layers of each stage of a --pipeline-model-parallel-layout, as in "Et*2|(t|)*3L"."""
+    return [stage.count("t") for stage in letters_of(layout)]
+
+
+def letters_of(layout: str) -> list[str]:
+    """The letters of each stage of a layout. Raises UserError for one that is none."""
     text = layout.strip("\"'").replace(",", "")
     for repeated in (r"\(([^()]+)\)\*(\d{1,4})", r"([Etm|L])\*(\d{1,4})"):
         if sum(len(found[1]) * int(found[2]) for found in re.finditer(repeated, text)) > LONGEST_LAYOUT:
@@ -88,7 +93,16 @@ def stages_of(layout: str) -> list[int]:
         text = re.sub(repeated, lambda found: found[1] * int(found[2]), text)
     if not re.fullmatch(r"E[tm|]*L", text):
         raise UserError(f"{fields.LAYOUT} {layout[:60]!r} is not made of E, t, m, L and |.")
-    return [stage.count("t") for stage in text.split("|")]
+    return text.split("|")
+
+
+def refuse_other_prediction(layout: str, shape: ModelShape) -> None:
+    """Raise UserError where a layout has not the model's prediction layers."""
+    if (there := sum(stage.count("m") for stage in letters_of(layout))) != shape.prediction_layers:
+        raise UserError(
+            f"{fields.LAYOUT} has {count(there, 'prediction layer')} (m), and {fields.PREDICTION} says "
+            f"{shape.prediction_layers}: change one."
+        )
 
 
 def stage_layers_from(flags: GivenFlags, shape: ModelShape, pp: int, chunks: int) -> tuple[int, ...]:

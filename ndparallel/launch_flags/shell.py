@@ -4,9 +4,10 @@ arithmetic, comments.
 Idea   One pass cuts the text into statements; assignments fill a table, and the commands that have flags are
        expanded with it.
 Cost   Linear in the text; a script of more than 200 kB is refused.
-Limit  No shell: loops and functions are not run, and of `if` and `case` only comparisons of what the script
-       itself sets, or is given. What may be set where that is not known is not known from there on. What only
-       the environment knows stays as it is written; a test whether it is there at all says no.
+Limit  No shell: functions are not run, and a loop is passed over where its condition does not hold at first.
+       Of conditions there are comparisons of what the script itself sets, or is given. What may be set where
+       they are not known is not known from there on. What only the environment knows stays as it is written;
+       a test whether it is there at all says no.
 
 Glossary
     statement   what stands between line ends, semicolons, pipes or & that are in no quotes and no parentheses
@@ -23,9 +24,17 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from ndparallel.base.errors import UserError
-from ndparallel.launch_flags.shell_arithmetic import sum_of
+from ndparallel.launch_flags.shell_words import (
+    INSIDE,
+    LARGEST,
+    WORD,
+    expanded_words,
+    lacks,
+    name_of,
+    one_word,
+    sum_holds,
+)
 
-LARGEST = 200_000  # characters of a script, and of one expanded statement
 PIECE = re.compile(
     r"""(?P<joined>\\\r?\n)|(?P<kept>\\.|"(?:[^"\\]|\\.)*"|'[^']*')
     |(?P<comment>(?<!\S)\#[^\n]*|`[ ]*\#[^`\\\n]*`)
@@ -38,27 +47,26 @@ PIECE = re.compile(
 ASSIGNMENT = re.compile(
     r"(?:(?:export|local|readonly|declare(?: -\w+)?)\s+)?(?P<name>[A-Za-z_]\w*)(?P<more>\+?)="
 )
-WORD = re.compile(
-    r"""(?:\\.|"(?:[^"\\]|\\.)*"|'[^']*'|\$\(\((?:[^()]|\([^()]*\))*\)\)|\$\[[^][]*\]|[^\s"'\\])+""",
-    re.DOTALL,
-)
 ARRAY = re.compile(r"\((?P<words>.*)\)\s*$", re.DOTALL)
-REFERENCE = re.compile(r"\"?\$(?:\{(?P<braced>\w+)(?:\[[@*]\])?\}|(?P<plain>[A-Za-z_]\w*|\d))\"?")
-ARITHMETIC = re.compile(r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)|\$\[(?P<older>[^][]*)\]")
-INSIDE = r"(?:[^{}]|\{[^{}]*\})*"  # of ${NAME:-...}, with one ${...} inside
-VARIABLE = re.compile(
-    rf"\$\{{(?P<braced>\w+)(?:\[[@*]\])?(?:(?P<empty>:?)[-=](?P<default>{INSIDE}))?\}}"
-    r"|\$(?P<plain>[A-Za-z_]\w*|\d)"
-)
 NOT_HERE = r"\\.|`[^`]*`|\$\((?!\()[^()]*\)"  # what is set in it is not set in this shell
 DEFAULT = rf"\$\{{(?P<name>[A-Za-z_]\w*)(?P<empty>:?)=(?P<default>{INSIDE})\}}"
 QUOTED_DEFAULTS = re.compile(rf"{NOT_HERE}|{DEFAULT}", re.DOTALL)
 DEFAULTS = re.compile(rf"{NOT_HERE}|'[^']*'|\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|{DEFAULT}", re.DOTALL)
 SHELLS = (("bash", "-c"), ("sh", "-c"))
+INCLUDES = (["source"], ["."])
 CLOSERS = ("fi", "done", "esac")
 AND_OR = {"&&": lambda truth: truth, "||": lambda truth: None if truth is None else not truth}
-TEST = re.compile(r"\s*(?:!\s*)?(?:\[\[?\s|test\s)")
-CONDITION = re.compile(r"\s*(?:if|elif)\s")
+TEST = re.compile(r"\s*(?:!\s*)?(?:\[\[?\s|test\s|\(\()")
+CONDITION = re.compile(r"\s*(?:if|elif|while|until)\s")
+SUM = r"\(\((?:[^()]|\([^()]*\))*\)\)"
+# what they join
+AND, OR = (re.compile(rf"((?:{SUM}|(?!{sign}).)+)(?:{sign})?", re.DOTALL) for sign in ("&&", r"\|\|"))
+SUM_TEST = re.compile(r"\s*\(\((?P<sum>.*)\)\)\s*", re.DOTALL)
+LET = re.compile(  # ((N*=8)), ((N++)), let N=M*8
+    r"(?:\(\(|let\s)\s*[\"']?(?P<name>[A-Za-z_]\w*)\s*"
+    r"(?:(?P<sign>[-+*/%]?)=(?P<sum>[^=].*?)|(?P<step>\+\+|--))[\"']?\s*(?:\)\))?",
+    re.DOTALL,
+)
 JOINED = re.compile(r"\\\r?\n")
 NUMBER = re.compile(r"-?\d{1,18}")
 TESTS = {  # of two numbers
@@ -75,13 +83,15 @@ TESTS = {  # of two numbers
 class Script:
     """What a script says: the words of its commands with flags, its variables word by word, those of them
     that are `given` and stay as they are; `skipped` is what it may set, words behind a condition that is not
-    known, and `never_set` are variables that it only tests."""
+    known, `never_set` are variables that it only tests, and `included` files that it runs as its own
+    lines."""
 
     given: frozenset[str] = frozenset()
     commands: list[list[str]] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
     skipped: dict[str, list[str]] = field(default_factory=dict)
     never_set: dict[str, None] = field(default_factory=dict)
+    included: dict[str, None] = field(default_factory=dict)
 
 
 def read_script(
@@ -91,7 +101,8 @@ def read_script(
     `environment` that it may change. Raises UserError for one that is too long, or never closes a quote."""
     if len(text) > LARGEST:
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch script.")
-    set_before = {name: [value] for name, value in {**(environment or {}), **(given or {})}.items()}
+    known = {**(environment or {}), "#": str(arguments_in(given or {})), **(given or {})}
+    set_before = {name: [value] for name, value in known.items()}
     script, blocks = Script(frozenset(given or ()), variables=set_before), list[ShellBlock]()
     succeeded: bool | None = True
     reached: bool | None = True
@@ -104,11 +115,16 @@ def read_script(
         succeeded, reached = outcome(rest, reached, succeeded, script), True
         if rest and runs is not False:
             assign_defaults(script, rest, runs is None)
-            words = program(
-                expanded_words(assign(script, rest, runs is None), script.variables), script.variables
-            )
+            left = assign(script, as_assignment(rest), runs is None)
+            words = program(expanded_words(left, script.variables), script.variables)
+            script.included |= dict.fromkeys(words[1:2] if words[:1] in INCLUDES else [])
             script.commands += [words] if any(word.startswith("--") for word in words) else []
     return script
+
+
+def arguments_in(given: Mapping[str, str]) -> int:
+    """How many arguments a script has, of which these are given."""
+    return max((int(name) for name in given if name.isdecimal()), default=0)
 
 
 def outcome(statement: str, reached: bool | None, before: bool | None, script: Script) -> bool | None:
@@ -168,7 +184,10 @@ def follow(blocks: list[ShellBlock], statement: str, script: Script) -> str:
         case ";;":
             if top and top.subject is not None:
                 top.runs, top.patterns = False, []
-        case "for" | "while" | "until":
+        case "while" | "until":
+            never = truth(rest, script) is (first == "until")
+            blocks.append(ShellBlock(False if never else None, None))
+        case "for":
             blocks.append(ShellBlock(None, None))
         case "then" | "do":
             return rest
@@ -196,10 +215,13 @@ def choose(block: ShellBlock, statement: str) -> str:
 
 def truth(condition: str, script: Script) -> bool | None:
     """Whether tests of what the script itself sets hold."""
-    return some(every(holds(part, script) for part in either.split("&&")) for either in condition.split("||"))
+    eithers = OR.findall(condition)
+    return some(every(holds(part, script) for part in AND.findall(either)) for either in eithers)
 
 
 def holds(text: str, script: Script) -> bool | None:
+    if sum_ := SUM_TEST.fullmatch(text):
+        return sum_holds(sum_["sum"], script.variables)
     written = [word for word in WORD.findall(text) if word not in ("[", "]", "[[", "]]", "test")]
     words = [one_word(word, script.variables) for word in written]
     match words:
@@ -212,6 +234,10 @@ def holds(text: str, script: Script) -> bool | None:
                 script.never_set[name] = None
                 return test == "-z"
             return None if "$" in word else (test == "-z") == (not word)
+        case ["-v", name]:
+            if name not in script.variables:
+                script.never_set[name] = None
+            return name in script.variables
     return comparison_holds(words)
 
 
@@ -260,6 +286,16 @@ def statements(text: str) -> Iterator[str]:
     yield from filter(None, [statement.strip()])
 
 
+def as_assignment(statement: str) -> str:
+    """Write arithmetic that sets a variable as an assignment; any other statement as it is."""
+    if not (found := LET.fullmatch(statement)):
+        return statement
+    name, sign, sum_ = found["name"], found["sign"], found["sum"]
+    if found["step"]:
+        sign, sum_ = found["step"][0], "1"
+    return f"{name}=$(({name}{sign}({sum_})))" if sign else f"{name}=$(({sum_}))"
+
+
 def assign(script: Script, statement: str, conditional: bool) -> str:
     """Carry out the assignments that a statement begins with, and return the rest of it."""
     while found := ASSIGNMENT.match(statement):
@@ -294,11 +330,6 @@ def defaults_in(statement: str) -> Iterator[tuple[str, str, str]]:
         yield from ((found["name"], found["empty"], found["default"]) for found in inside if found["name"])
 
 
-def lacks(variables: Mapping[str, list[str]], name: str, empty: str) -> bool:
-    """Whether a default takes a variable's place: it is not set, or there is a colon and it is empty."""
-    return name not in variables or (empty == ":" and not any(variables[name]))
-
-
 def value_and_rest(text: str, old: list[str], variables: Mapping[str, list[str]]) -> tuple[list[str], str]:
     """The value that a text begins with, an array's or a word, behind the `old` one of `+=`; and the rest."""
     if array := ARRAY.match(text):
@@ -316,52 +347,3 @@ def skip(script: Script, name: str, words: list[str]) -> None:
     if name not in script.variables or new != old:
         known = script.variables.get(name, []) if more != new else []
         script.variables[name] = [*known, f"${{{name}}}"]
-
-
-def expanded_words(text: str, variables: Mapping[str, list[str]]) -> list[str]:
-    """The words without quotes, with variables and sums replaced; a variable that stands alone may be several
-    words."""
-    found: list[str] = []
-    length = 0
-    for word in WORD.findall(text):
-        if word.strip('"') in ("$@", "$*"):
-            continue  # the script's own arguments
-        if (name := name_of(word)) in variables:
-            words = variables[name]
-            words = words if word.startswith('"') and len(words) > 1 else " ".join(words).split()
-        else:
-            words = [one_word(word, variables)]
-        found += words
-        length = refused_if_long(length + sum(map(len, words)))
-    return found
-
-
-def name_of(word: str) -> str:
-    """The variable that a word is, all of it; "" for another word."""
-    reference = REFERENCE.fullmatch(word)
-    return (reference["braced"] or reference["plain"]) if reference else ""
-
-
-def refused_if_long(length: int) -> int:
-    if length > LARGEST:
-        raise UserError("its variables grow beyond any launch command.")
-    return length
-
-
-def one_word(word: str, variables: Mapping[str, list[str]]) -> str:
-    """Take its quotes off, and replace variables and sums where they are not in single quotes."""
-    if word.startswith("'"):
-        return word[1:-1]
-    plain = re.sub(
-        r"\\(.)|[\"']", r"\1", VARIABLE.sub(lambda found: value_of(found, variables), word), flags=re.DOTALL
-    )
-    refused_if_long(len(plain))
-    return ARITHMETIC.sub(lambda found: str(sum_of(found, variables)), plain)
-
-
-def value_of(found: re.Match, variables: Mapping[str, list[str]]) -> str:
-    """A variable's value, else the default that stands with it, else its name as it is written."""
-    name, default = found["braced"] or found["plain"], found["default"]
-    if default is not None and lacks(variables, name, found["empty"]):
-        return VARIABLE.sub(lambda inner: value_of(inner, variables), default)
-    return " ".join(variables[name]) if name in variables else found[0]

@@ -31,15 +31,21 @@ CHOICE = re.compile(r"(?P<condition>[^?:]+)\?(?P<yes>[^?:]+):(?P<no>[^?:]+)")
 
 def sum_of(found: re.Match, variables: Mapping[str, list[str]]) -> int | str:
     """What `$((...))` or `$[...]` comes to; as it stands where it is no sum of known whole numbers."""
-    text = found["sum"] or found["older"] or ""
+    value = value_of_sum(found["sum"] or found["older"] or "", variables)
+    return found[0] if value is None else value
+
+
+def value_of_sum(text: str, variables: Mapping[str, list[str]]) -> int | None:
+    """What a sum comes to; None where it is none of known whole numbers."""
     try:
         return whole_number(ast.parse(in_python(text), mode="eval").body, variables)
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
-        return found[0]
+        return None
 
 
 def in_python(text: str) -> str:
     """The shell's arithmetic, with its choice of one of two."""
+    text = text.replace("&&", " and ").replace("||", " or ")
     chosen = CHOICE.fullmatch(text)
     return ("({yes}) if ({condition}) else ({no})".format(**chosen.groupdict()) if chosen else text).strip()
 
@@ -53,6 +59,10 @@ def whole_number(node: ast.AST, variables: Mapping[str, list[str]]) -> int:
             return sum_
         case ast.Compare(left, [sign], [right]):
             return int(COMPARED[type(sign)](whole_number(left, variables), whole_number(right, variables)))
+        case ast.BoolOp(ast.And(), parts):
+            return int(all(whole_number(part, variables) for part in parts))
+        case ast.BoolOp(ast.Or(), parts):
+            return int(any(whole_number(part, variables) for part in parts))
         case ast.IfExp(condition, yes, no):
             return whole_number(yes if whole_number(condition, variables) else no, variables)
         case ast.Name(name):

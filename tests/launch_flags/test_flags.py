@@ -666,11 +666,32 @@ def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
     "--fp32-residual-connection", "--first-last-layers-bf16", "--num-layers-at-start-in-bf16 1",
     "--num-layers-at-end-in-bf16 1", "--reset-attention-mask", "--mlp-chunks-for-training 4",
     "--fused-residual-rmsnorm", "--fsdp-double-buffer", "--use-sharp", "--use-nccl-ub",
+    "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
+    "--megatron-fsdp-grad-comm-dtype bf16",
+    "--use-checkpoint-args", "--no-bias-dropout-fusion", "--no-bias-gelu-fusion", "--no-fp8-wgrad",
+    "--freeze-all-layers", "--disable-tp-comm-overlap-ag", "--no-tp-comm-split-rs", "--openai-gelu",
+    "--overlap-p2p-communication-warmup-flush", "--mtp-use-repeated-layer", "--qk-l2-norm",
+    "--attention-backend unfused --no-masked-softmax-fusion",
 ])  # fmt: skip
 def test_no_flag_that_changes_time_or_memory_is_passed_over(flag):
     notes = read_megatron(f"{LINE} {flag}", H100).notes
-    assert any(note.startswith(flag.split()[0]) and "is not modelled: " in note for note in notes)
-    assert not any(note.startswith("Passed over") and flag.split()[0] in note for note in notes)
+    name = [word for word in flag.split() if word.startswith("--")][-1]
+    assert any(note.startswith(name) and "is not modelled: " in note for note in notes)
+    assert not any(note.startswith("Passed over") and name in note for note in notes)
+
+
+def test_a_layouts_prediction_layers_off_the_last_stage_have_a_note():
+    flags = "--pipeline-model-parallel-size 4 --mtp-num-layers 1 --pipeline-model-parallel-layout "
+    line = LINE.replace("--vocab-size", "--position-embedding-type rope --vocab-size")
+    found = read_megatron(f'{line} {flags} "Et*11|t*11|t*10m|L"', H100)
+    assert any("(m) on stage 3 of 4, which is not modelled" in note for note in found.notes)
+    last = read_megatron(f'{line} {flags} "Et*11|t*11|t*10|mL"', H100)
+    assert not any("(m)" in note for note in last.notes)
+
+
+@pytest.mark.parametrize("flag", ["--swiglu --no-bias-gelu-fusion", "--no-masked-softmax-fusion"])
+def test_a_flag_about_a_kernel_that_the_job_does_not_run_has_no_note(flag):
+    assert not any("-fusion is not" in note for note in read_megatron(f"{LINE} {flag}", H100).notes)
 
 
 @pytest.mark.parametrize(("words", "graphs"), [
@@ -743,9 +764,14 @@ REFUSED = {
     LINE + " --swiglu yes": "takes no value",
     LINE + " --attention-backend flush": "Did you mean 'flash'",
     LINE + " --hybrid-layer-pattern M*M*": "another model",
+    LINE + " --decoder-num-layers 12": "another model",
+    LINE + " --decoder-seq-length 1024 --img-h 448": "another model",
+    LINE.replace("pretrain_gpt", "./pretrain_bert"): "pretrain_bert.py makes another model",
+    LINE.replace("pretrain_gpt", "pretrain_vision_classify"): "another model",
     LINE + ' --num-experts 8 --moe-layer-freq "([1]*999999999)"': "a list of 32 zeros and ones",
     LINE + ' --pipeline-model-parallel-layout "E((t|)*9999)*9999L"': "E, t, m, L",
     LINE + ' --pipeline-model-parallel-layout "E(t*9999|)*9999L"': "more layers than any model",
+    LINE + ' --pipeline-model-parallel-layout "Et*32mL"': r"1 prediction layer \(m\).* says 0",
     LINE.replace("--vocab-size 32000", ""): "add --vocab",
     LINE.replace("--nnodes 2", "--nnodes $NNODES"): "how many GPUs",
     "echo hello --world": "no command line of Megatron-Core",

@@ -1,5 +1,6 @@
 """Claims about a model's flags: what config.json says is written and read back, or named, or refused."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -69,6 +70,16 @@ def preset_entries(name: str) -> dict[str, Any]:
     return presets()[name]["config"]
 
 
+GPT_OSS = {
+    **{"model_type": "gpt_oss", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 8},
+    **{"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 64, "vocab_size": 512},
+    **{"num_local_experts": 8, "num_experts_per_tok": 4, "sliding_window": 128, "hidden_act": "silu"},
+    **{"rope_theta": 150000, "rms_norm_eps": 1e-05, "router_aux_loss_coef": 0.9},
+    "rope_scaling": {
+        **{"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn"},
+        **{"original_max_position_embeddings": 4096, "truncate": False},
+    },
+}
 LLAMA_3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_type": "llama3"}
 LLAMA_3 |= {"original_max_position_embeddings": 8192}
 
@@ -97,6 +108,22 @@ LLAMA_3 |= {"original_max_position_embeddings": 8192}
             "rope_scaling type dynamic, factor 2.0: mend",
         ),
         (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+            "--position-embedding-type yarn",
+        ),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+            "--rotary-scaling-factor 4 --yarn-original-max-position-embeddings 32768",
+        ),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "attention_factor": 2.0}},
+            "rope_scaling type yarn, factor 4.0, attention_factor 2.0: mend",
+        ),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "--rotary-seq-len-interpolation-factor 4"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.5}}, "rope_scaling type linear, factor 2.5: mend"),
+        ({"no_rope_layer_interval": 16}, '--no-rope-freq "([0]*15+[1]*1+[0]*15+[1]*1)"'),
+        ({"no_rope_layers": [0] + [1] * 31}, '--no-rope-freq "([1]*1+[0]*31)"'),
+        (
             {"logits_scaling": 16.0, "embedding_multiplier": 1.0},
             "its config says of logits_scaling 16.0: mend",
         ),
@@ -120,6 +147,93 @@ def test_what_config_json_says_is_a_flag_or_a_line_of_the_header(config, written
 )
 def test_router_and_positions_are_written_as_the_file_has_them(name, written):
     assert written in emit_megatron(job_of(name), Plan(dp=8))
+
+
+def test_gpt_oss_is_written_with_its_sinks_activation_and_positions_and_read_back():
+    shape = shape_of(GPT_OSS, "m", "")
+    script = emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+    for flags in (
+        "--quick-geglu --glu-linear-offset 1 --activation-func-clamp-value 7",
+        "--position-embedding-type yarn",
+        "--softmax-type learnable",
+        "--no-bias-dropout-fusion",
+        "--yarn-beta-fast 32 --yarn-beta-slow 1 \\\n  --no-yarn-correction-range-round-to-int",
+    ):
+        assert f"  {flags} \\\n" in script or f" {flags}" in script
+    assert not {"--swiglu", "--moe-router-enable-expert-bias", "--disable-bias-linear"} & {*script.split()}
+    found = read_megatron(script, H100)
+    assert plain(found.job.shape) == plain(shape)
+    assert emit_megatron(found.job, found.plan).splitlines()[2:] == script.splitlines()[2:]
+
+
+def test_one_expert_for_a_token_is_chosen_behind_the_softmax_also_where_the_router_has_a_bias():
+    """megatron/core/transformer/transformer_config.py stops at --moe-router-topk 1 without it."""
+    shape = shape_of(GPT_OSS | {"num_experts_per_tok": 1}, "m", "")
+    assert "--moe-router-pre-softmax" in emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+
+
+@pytest.mark.parametrize(
+    "job, plan, said",
+    [
+        ({}, {"cp": 2}, "attention with sinks over cp ranks"),
+        ({"attention": "flash2"}, {}, "attention with sinks by FlashAttention"),
+    ],
+)
+def test_sinks_are_refused_where_transformer_engine_has_no_kernel_for_them(job, plan, said):
+    asked = job_of()
+    asked = replace(asked, shape=shape_of(GPT_OSS, "m", ""), stack=replace(asked.stack, **job))
+    with pytest.raises(UserError, match=said):
+        emit_megatron(asked, Plan(dp=8, **plan))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "linear", "factor": 4.0},
+        {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096},
+    ],
+)
+def test_how_positions_are_stretched_is_read_back(scaling):
+    config = {"rope_scaling": scaling, "no_rope_layer_interval": 4}
+    script = emitted(config)
+    found = read_megatron(script, H100).job.shape.constants
+    assert found.scaling == scaling and found.unrotated == tuple(range(3, 32, 4))
+    every = re.sub(r'--no-rope-freq "[^"]*"', "--no-rope-freq 4", script)
+    assert every != script and read_megatron(every, H100).job.shape.constants.unrotated == found.unrotated
+
+
+def test_latent_attention_names_a_heads_width_where_heads_do_not_divide_the_residual():
+    """As in GLM-4.7 Flash: Megatron-Core's own check of the other attention's width stopped its script."""
+    shape = preset("deepseek-v2-lite")
+    assert "--kv-channels" not in emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+    odd = replace(shape, heads=20, kv_heads=20)
+    script = emit_megatron(replace(job_of(), shape=odd), Plan(dp=8))
+    assert "--kv-channels 128" in script and plain(read_megatron(script, H100).job.shape) == plain(odd)
+
+
+def test_latent_attention_is_yarns_and_has_no_biases_of_keys_where_a_script_does_not_say_otherwise():
+    """megatron/core/transformer/transformer_config.py, MLATransformerConfig.rope_type."""
+    script = emit_megatron(job_of("deepseek-v3"), Plan(dp=8))
+    silent = script.replace("  --rope-type yarn \\\n", "").replace("--disable-bias-linear", "--add-qkv-bias")
+    found = read_megatron(silent, H100).job.shape
+    assert silent.count("\n") == script.count("\n") - 1
+    assert found.constants.scaling["type"] == "yarn" and found.constants.scaling["factor"] == 40
+    assert found.biases == ("output", "mlp")
+    assert "--disable-bias-linear" not in emit_megatron(replace(job_of(), shape=found), Plan(dp=8))
+
+
+@pytest.mark.parametrize(
+    "entries, said",
+    [
+        ({"no_rope_layers": [2]}, "no_rope_layers must be a list of zeros and ones"),
+        ({"no_rope_layers": "x"}, "no_rope_layers must be a list"),
+        ({"no_rope_layer_interval": 0}, "no_rope_layer_interval"),
+        ({"swiglu_limit": "x"}, "swiglu_limit must be a number"),
+    ],
+)
+def test_a_file_with_no_such_layers_is_refused_in_a_sentence(entries, said):
+    with pytest.raises(UserError, match=said):
+        emitted(entries)
 
 
 def test_latent_attention_without_yarn_leaves_out_the_fusion_that_knows_no_other():

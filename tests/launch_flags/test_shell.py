@@ -255,6 +255,8 @@ PLAIN = LINE.replace("torchrun --nnodes 2 --nproc-per-node 8", "python -u")
         ("--time=1:00", "mpirun -np 32", 32),
         ("--time=1:00", "mpirun --allow-run-as-root -mca pml ob1 -x A=1 -n 32 nice -n 10", 32),
         ("--time=1:00", "mpiexec -H a:16,b:16 --np 32", 32),
+        ("--time=1:00", f"mpirun -np 8 -host a {PLAIN} : -np 24 -host b", 32),
+        ("--time=1:00", f"mpirun -np 2 {PLAIN} : -np 2 {PLAIN} : -n 12", 16),
     ],
 )
 def test_srun_and_mpirun_say_how_many_gpus_where_no_torchrun_does(directives, launcher, gpus):
@@ -271,6 +273,8 @@ def test_srun_and_mpirun_say_how_many_gpus_where_no_torchrun_does(directives, la
         ("--nodes=2-4 --gpus-per-node=8", f"srun {PLAIN}", "how many GPUs"),
         ("--nodes=8 --gpus-per-node=8", f"srun -N $HOSTS {PLAIN}", "how many GPUs"),
         ("--nodes=8 --gpus-per-node=8", f"mpirun -np $RANKS {PLAIN}", "how many GPUs"),
+        ("--time=1:00", f"mpirun -np 8 {PLAIN} : {PLAIN}", "how many GPUs"),
+        ("--time=1:00", f"mpirun -np 8 {PLAIN} : -np 8 {PLAIN} --swiglu", "between its colons"),
         ("--nodes=8 --gpus-per-node=8", f"srun torchrun --nnodes 8 {PLAIN[10:]}", "how many GPUs"),
         ("--nodes=8 --gpus-per-node=8 -n 8", f"srun {PLAIN}", "starts 8 tasks on 64 GPUs.* add --gpus"),
     ],
@@ -322,10 +326,38 @@ def test_an_example_in_a_comment_gives_the_arguments_where_it_is_the_scripts_own
         ("--deepspeed --zero-stage 3", {"zero": 3}),
         ("--zero-stage 3", {}),  # without DeepSpeed nobody reads it
         ("--deepspeed --num-experts 8 --moe-expert-parallel-size 4", {"ep": 4}),
+        ("--model-parallel-size 2", {"tp": 2, "dp": 8}),
+        ("--batch-size 4", {"micro_batch": 4}),
     ],
 )
 def test_what_decides_a_plan_in_a_fork_is_translated(flags, changed):
     assert read(f"{LINE} {flags}").plan == replace(read(LINE).plan, **changed)
+
+
+def test_sizes_of_experts_and_of_latent_attention_in_pai_megatron_patchs_words_are_known():
+    moe = "--num-experts 8 --moe-topk 4 --shared-moe-ffn-hidden-size 5632"
+    shape = read(
+        f"{LINE} {moe} --multi-latent-attention --qk-nope-head-dim 96 --qk-rope-head-dim 32"
+    ).job.shape
+    assert shape.experts and (shape.experts.top_k, shape.experts.shared_ffn) == (4, 5632)
+    assert shape.latent and (shape.latent.nope_dim, shape.latent.rope_dim) == (96, 32)
+
+
+@pytest.mark.parametrize("flag", ["--deepspeed_config ds.json", "--enable-zbh1-pipeline", "--cpu-optimizer"])
+def test_what_of_a_fork_changes_the_step_has_a_note_of_its_own(flag):
+    notes = read(f"{LINE} --deepspeed {flag}").notes
+    assert any(note.startswith(f"{flag.split()[0]} is not modelled: ") for note in notes)
+    assert not any(f"no {flag.split()[0]}" in note for note in notes)
+
+
+def test_geglu_of_a_fork_is_a_gate_and_a_third_matrix():
+    assert read(f"{LINE} --geglu").job.shape.activation == "geglu"
+
+
+def test_a_model_that_transformers_builds_is_refused_and_its_config_asked_for():
+    with pytest.raises(UserError, match="--transformer-type huggingface takes its model from transformers"):
+        read(f"{LINE} --transformer-type huggingface")
+    assert read(f"{LINE} --transformer-type megatron").plan == read(LINE).plan
 
 
 def test_megatron_deepspeed_has_experts_in_every_second_layer_and_one_for_a_token():
@@ -371,8 +403,76 @@ def test_the_command_line_takes_settings_and_arguments(tmp_path, capsys):
         "A=1; true || A=9",
         'A=1; ! [ -z "$A" ] && A=2',
         "A=1; [ $A -eq 1 ] &&\n A=4",
+        "A=1; (( A > 0 && A < 3 )) && A=5",
+        "A=1; [[ -v A ]] && A=5",
+        "A=1; if [[ -v B ]]; then A=5; else A=6; fi",
     ],
 )
 def test_bash_agrees_on_what_a_test_lets_run(script):
     done = subprocess.run(["bash", "-c", f'{script}\necho "$A"'], capture_output=True, text=True, check=True)
     assert read_script(script).variables["A"] == [done.stdout.strip()]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "N=8; if (( N > 4 )); then A=2; else A=3; fi",
+        "N=8; if (( N % 3 == 2 && ($N / 4) >= 2 || N == 0 )); then A=2; else A=3; fi",
+        "N=8; if (( N < 4 )) || [ $N = 8 ]; then A=2; else A=3; fi",
+        "N=0; if (( $N )); then A=2; elif (( $# == 0 )); then A=4; fi",
+        "A=1; while [[ $# -gt 0 ]]; do A=2; shift; done",
+        'A=1; while [ -n "$1" ] && [ "$1" != "" ]; do case $1 in --a) A=$2 ;; esac; shift 2; done',
+        "A=1; until (( A > 0 )); do A=2; done",
+        "A=4; (( A *= 2 + 1 )); ((A++))",
+        'A=4; let A=A*2; let "A -= 1"',
+    ],
+)
+def test_bash_agrees_on_arithmetic_conditions_and_loops_that_do_not_begin(script):
+    done = subprocess.run(["bash", "-c", f'{script}\necho "$A"'], capture_output=True, text=True, check=True)
+    assert read_script(script).variables["A"] == [done.stdout.strip()]
+
+
+def test_what_a_command_would_print_stays_one_word_where_its_variable_is_not_quoted():
+    with pytest.raises(
+        UserError, match=r"--num-layers must be a whole number, not '\$\(jq -r .layers c.json\)'"
+    ):
+        read(f"LAYERS=$(jq -r .layers c.json)\n{SIZED}")
+
+
+def test_a_loop_over_arguments_that_are_given_leaves_what_it_may_set_unknown():
+    loop = "LAYERS=16; while (( $# > 0 )); do LAYERS=$1; shift; done\n" + SIZED
+    assert read(loop).job.shape.layers == 16
+    with pytest.raises(UserError, match="give --set LAYERS=VALUE"):
+        read(loop, **{"1": "8"})
+
+
+@pytest.mark.parametrize("output", ["$(nproc --all | wc -l)", "$((($(nvidia-smi --list | wc -l)-2)))"])
+def test_what_a_command_would_print_is_one_word_and_none_of_its_options_is_the_launchs(output):
+    script = f"N={output} ; {LINE} --num-workers $N $([ -n x ] && echo --swiglu)"
+    found = read(script)
+    assert found.job.shape.activation == "gelu"
+    assert not {"--all", "--list"} & {word.strip(",") for note in found.notes for word in note.split()}
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ("--deepspeed --zero-stage $STAGE", r"--zero-stage must be 0, 1, 2 or 3.* --set STAGE=VALUE"),
+        ("--num-experts 8 --moe-layer-freq $FREQUENT", r"--moe-layer-freq .* --set FREQUENT=VALUE"),
+        ("--normalization ${NORM}", r"--normalization must be a word.* --set NORM=VALUE"),
+        ("--hidden-dropout $RATE", r"--hidden-dropout must be a number.* --set RATE=VALUE"),
+    ],
+)
+def test_a_variable_that_is_not_set_is_asked_for_by_its_name_whatever_its_flag_takes(flags, said):
+    with pytest.raises(UserError, match=said):
+        read(f"{LINE} {flags}")
+
+
+def test_flags_that_no_command_takes_and_scripts_that_are_not_read_are_named():
+    with pytest.raises(UserError, match="^MODEL_ARGS has flags .* no command here takes them"):
+        read("MODEL_ARGS=(--num-layers 2 --hidden-size 64)")
+    launch = f'source "$(dirname "$0")/models/small.sh"\n{SIZED}'
+    with pytest.raises(UserError, match="--set LAYERS=VALUE.* Included and not read: 'small.sh'"):
+        read(launch)
+    assert "Included and not read: 'small.sh'" in read(launch, LAYERS="8").notes[0]
+    assert not [note for note in read(f"source venv/bin/activate\n{LINE}").notes if "Included" in note]

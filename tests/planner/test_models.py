@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import SPELLINGS
-from ndparallel.planner.models.families import FAMILIES, REFUSED
+from ndparallel.planner.models.families import FAMILIES
 from ndparallel.planner.models.huggingface import from_huggingface, shape_of
 from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.presets import find_model, from_flags, presets
+from ndparallel.planner.models.refused import REFUSED
 from ndparallel.planner.models.shape import ModelShape
 
 # What the Hugging Face Hub counts in the safetensors files of each model (huggingface.co/api/models/<model>,
@@ -357,6 +358,24 @@ def test_an_architecture_has_as_many_parameters_as_transformers_builds(name):
     """tests/planner/test_reference.py builds them again where transformers is installed."""
     entry = ARCHITECTURES[name]
     assert parameters(entry["config"]).total == entry["parameters"]
+
+
+def test_the_language_model_of_qwens_that_see_is_counted_in_files_of_every_age():
+    """Qwen3-VL's text model is Qwen3's own; files of Qwen2-VL had its keys beside vision_config."""
+    entries = presets()["qwen3-1.7b"]["config"]
+    text = {**entries, "model_type": "qwen3_vl_text"}
+    inside = shape_of({"model_type": "qwen3_vl", "text_config": text, "vision_config": {}}, "m", "")
+    assert inside.parameters() == find_model("qwen3-1.7b").parameters()
+    older = presets()["qwen2-7b"]["config"] | {"model_type": "qwen2_vl", "vision_config": {}}
+    beside = shape_of(older, "m", "")
+    assert beside.parameters() == find_model("qwen2-7b").parameters()
+    assert "what sees is left out" in beside.notes[-1]
+
+
+def test_mimo_is_a_qwen2_with_a_prediction_layer():
+    entries = presets()["qwen2-7b"]["config"] | {"model_type": "mimo", "num_nextn_predict_layers": 1}
+    assert shape_of(entries | {"attention_bias": True}, "m", "").prediction_layers == 1
+    assert "attention_bias" in refusal(shape_of, entries | {"attention_bias": False}, "m", "")
 
 
 @pytest.mark.parametrize("model_type", REFUSED)

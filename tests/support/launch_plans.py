@@ -1,5 +1,5 @@
 """Plans of many kinds that Megatron-Core can launch: dense and with experts, latent attention, windows,
-prediction layers, every axis, every stage of ZeRO."""
+prediction layers, sinks, layers without positions, every axis, every stage of ZeRO."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +11,7 @@ from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.torchtitan_models import MODELS as MODELS_OF_TORCHTITAN
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
+from ndparallel.planner.models.huggingface import shape_of
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
 
@@ -18,6 +19,34 @@ MODELS = (
     *("gpt2-xl", "megatron-22b", "llama-3-8b", "llama-3-405b", "mistral-7b", "qwen2-7b", "qwen3-32b"),
     *("mixtral-8x7b", "qwen2-57b-a14b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v2", "deepseek-v3"),
 )
+ENTRIES = {  # of models that are no presets
+    "gpt-oss": {
+        **{"model_type": "gpt_oss", "num_hidden_layers": 24, "hidden_size": 2880, "num_attention_heads": 64},
+        **{"num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088},
+        **{"num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "hidden_act": "silu"},
+        "rope_scaling": {
+            **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+            "original_max_position_embeddings": 4096,
+        },
+    },
+    "glm-4.7-flash": {
+        **{"model_type": "glm4_moe_lite", "num_hidden_layers": 47, "hidden_size": 2048, "hidden_act": "silu"},
+        **{
+            "num_attention_heads": 20,
+            "intermediate_size": 10240,
+            "vocab_size": 154880,
+            "n_shared_experts": 1,
+        },
+        **{"moe_intermediate_size": 1536, "n_routed_experts": 64, "num_experts_per_tok": 4, "n_group": 1},
+        **{"topk_group": 1, "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 192},
+        **{"qk_rope_head_dim": 64, "v_head_dim": 256},
+    },
+    "smollm3": {
+        **{"model_type": "smollm3", "num_hidden_layers": 36, "hidden_size": 2048, "num_attention_heads": 16},
+        **{"num_key_value_heads": 4, "intermediate_size": 11008, "vocab_size": 128256, "hidden_act": "silu"},
+        **{"no_rope_layer_interval": 4, "rope_scaling": {"type": "linear", "factor": 2.0}},
+    },
+}
 PLANS = (
     Plan(dp=8),
     Plan(tp=2, pp=2, dp=4, zero=1, sequence_parallel=True),
@@ -33,8 +62,8 @@ PLANS = (
 def jobs_and_plans(most: int) -> Iterator[tuple[str, TrainingJob, Plan]]:
     """Up to `most` of them, each with its name, the models in turn."""
     kept = 0
-    for plan, model in product(PLANS, MODELS):
-        shape = find_model(model)
+    for plan, model in product(PLANS, (*MODELS, *ENTRIES)):
+        shape = shape_of(ENTRIES[model], model, "") if model in ENTRIES else find_model(model)
         plan = replace(plan, ep=4 if shape.experts and plan.dp % 4 == 0 else 1)
         sequence = 1024 if shape.position == "learned" else 4096
         batch = plan.dp * plan.micro_batch * 12

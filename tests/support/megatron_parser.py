@@ -30,11 +30,15 @@ def megatron() -> Any:
     torch.cuda.get_device_properties = lambda *ignored: types.SimpleNamespace(major=9, minor=0)
     from megatron.core import utils
     from megatron.core.models.common.embeddings import rope_utils
+    from megatron.core.transformer.moe import moe_utils
     from megatron.training import arguments
     from packaging.version import Version
 
     utils._te_version = Version("2.14.0")
     rope_utils.fused_apply_rotary_pos_emb = rope_utils.fused_apply_rotary_pos_emb_thd = object()
+    for name in vars(moe_utils):
+        if name.startswith("fused_"):
+            setattr(moe_utils, name, object())
     return arguments
 
 

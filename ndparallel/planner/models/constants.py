@@ -7,6 +7,8 @@ Limit  None is "the file does not say", and no default is taken.
 Glossary
     base            of rotary positions: the base of the wavelengths
     share           the part of a head that is turned
+    unrotated       layers without positions, by their numbers
+    clamp           gpt-oss's activation: its inputs' largest size, beside a gate of its own
     scaling         how a longer sequence is met
     renormalized    the chosen experts' weights sum to 1
 """
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.planner.models.sizes import checked_size
 
 KEYS = {
     "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
@@ -24,6 +27,7 @@ KEYS = {
     "rotary_share": ("partial_rotary_factor", "rotary_pct"),
     "router_scaling": ("routed_scaling_factor",),
     "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
+    "activation_clamp": ("swiglu_limit",),
 }
 FLAGS = {"renormalized": "norm_topk_prob", "balance_by_sequence": "seq_aux"}
 SCALING = ("rope_scaling", "rope_parameters")  # before and since transformers 5
@@ -37,7 +41,6 @@ OTHERS = (  # of which no framework here has a flag
     "logits_scaling",
     "logit_scale",
     "clip_qkv",
-    "no_rope_layer_interval",
     "rope_local_base_freq",
 )
 
@@ -55,6 +58,8 @@ class Constants:
     renormalized: bool | None = None
     balance_loss: float | None = None
     balance_by_sequence: bool | None = None
+    activation_clamp: float | None = None
+    unrotated: tuple[int, ...] = ()
     others: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -74,7 +79,21 @@ def constants_of(entries: Mapping[str, Any]) -> Constants:
     )
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     scaled = () if kind == "default" else (("type", kind), *own)
-    return Constants(**found, rotary_scaling=scaled, others=kept)
+    return Constants(**found, rotary_scaling=scaled, others=kept, unrotated=unrotated_layers(entries))
+
+
+def unrotated_layers(entries: Mapping[str, Any]) -> tuple[int, ...]:
+    """The layers whose queries and keys are not turned: zeros in a list, else every N-th."""
+    listed, every = entries.get("no_rope_layers"), entries.get("no_rope_layer_interval")
+    if listed:
+        if not isinstance(listed, list) or not all(kind in (0, 1) for kind in listed):
+            raise UserError(f"no_rope_layers must be a list of zeros and ones, not {reprlib.repr(listed)}.")
+        return tuple(layer for layer, turned in enumerate(listed) if not turned)
+    if every is None:
+        return ()
+    layers = checked_size(entries.get("num_hidden_layers"), "layers", "num_hidden_layers")
+    each = checked_size(every, "no_rope_layer_interval", "no_rope_layer_interval")
+    return tuple(range(each - 1, layers, each))
 
 
 def rotary_scaling(entries: Mapping[str, Any]) -> dict[str, Any]:

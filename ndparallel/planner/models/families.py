@@ -12,7 +12,7 @@ Glossary: see `ndparallel.planner.models.shape`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ndparallel.planner.models.config import Config, ConfigRule
 from ndparallel.planner.models.parts_of_config import (
@@ -22,6 +22,7 @@ from ndparallel.planner.models.parts_of_config import (
     falcon_words,
     glm4_words,
     gpt_oss_experts,
+    gpt_oss_words,
     latent_attention,
     mixtral_experts,
     neox_words,
@@ -123,6 +124,8 @@ LLAMA = Family(
 MISTRAL = Family("MistralConfig", {"head_dim": PER_HEAD, "tied": False})
 MIXTRAL = replace(MISTRAL, class_name="MixtralConfig", experts=mixtral_experts)
 QWEN2 = Family("Qwen2Config", {"head_dim": PER_HEAD, "tied": False, "use_window": False}, biases=("qkv",))
+MIMO = replace(QWEN2, class_name="MiMoConfig", must={"attention_bias": True})
+MINIMAX_M2 = Family("MiniMaxM2Config", {"tied": False}, qk_norm="width", experts=gpt_oss_experts)
 QWEN2_MOE = Family(
     "Qwen2MoeConfig",
     {
@@ -161,6 +164,11 @@ DEEPSEEK_V3 = replace(
     defaults={**DEEPSEEK_V2.defaults, "groups": 8, "top_groups": 4},
     experts=deepseek_v3_experts,
 )
+GLM4_MOE_LITE = replace(
+    DEEPSEEK_V3,
+    class_name="Glm4MoeLiteConfig",
+    defaults={**DEEPSEEK_V2.defaults, "first_dense": 1, "groups": 1, "top_groups": 1},
+)
 
 PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
 GRANITE = replace(LLAMA, class_name="GraniteConfig")
@@ -174,6 +182,7 @@ OLMO2 = Family(
     norms="after",
     qk_norm="width",
 )
+OLMO3 = replace(OLMO2, class_name="Olmo3Config", full_every=4)
 OLMOE = replace(OLMO2, class_name="OlmoeConfig", norms="before", experts=mixtral_experts)
 PHIMOE = Family(
     "PhimoeConfig",
@@ -213,6 +222,7 @@ GPT_OSS = Family(
     sinks=True,
     full_every=2,
     experts=gpt_oss_experts,
+    words=gpt_oss_words,
 )
 GPT_NEOX = Family(
     "GPTNeoXConfig",
@@ -288,6 +298,25 @@ COHERE = Family(
     parallel=True,
     words=cohere_words,
 )
+COHERE2 = replace(
+    COHERE,
+    class_name="Cohere2Config",
+    defaults={"head_dim": PER_HEAD, "tied": True, "attention_bias": False},
+    full_every=4,
+    words=lambda config: {},
+)
+GLM4 = Family(
+    "Glm4Config",
+    {"tied": False, "attention_bias": False},
+    bias_flags={"attention_bias": ("qkv",)},
+    norms="both",
+)
+SEED_OSS = Family(
+    "SeedOssConfig",
+    {"tied": False, "attention_bias": True, "output_bias": False, "mlp_bias": False},
+    spellings={"output_bias": ("attention_out_bias",)},
+    bias_flags={"attention_bias": ("qkv",), "output_bias": ("output",), "mlp_bias": ("mlp",)},
+)
 
 FAMILIES = {
     "gpt2": GPT2,
@@ -296,9 +325,17 @@ FAMILIES = {
     "mistral": MISTRAL,
     "mixtral": MIXTRAL,
     "qwen2": QWEN2,
+    "qwen2_vl": QWEN2,  # files from before text_config
+    "qwen2_vl_text": QWEN2,
+    "qwen2_5_vl": QWEN2,
+    "qwen2_5_vl_text": QWEN2,
+    "mimo": MIMO,
+    "minimax_m2": MINIMAX_M2,
     "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
+    "qwen3_vl_text": QWEN3,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_vl_moe_text": QWEN3_MOE,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,
     "kimi_k2": DEEPSEEK_V3,  # its files name DeepseekV3Config as their class
@@ -306,9 +343,12 @@ FAMILIES = {
     "granite": GRANITE,
     "smollm3": SMOLLM3,
     "olmo2": OLMO2,
+    "olmo3": OLMO3,
     "olmoe": OLMOE,
     "phimoe": PHIMOE,
+    "glm4": GLM4,
     "glm4_moe": GLM4_MOE,
+    "glm4_moe_lite": GLM4_MOE_LITE,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
     "gpt_oss": GPT_OSS,
@@ -318,38 +358,6 @@ FAMILIES = {
     "opt": OPT,
     "nemotron": NEMOTRON,
     "cohere": COHERE,
-}
-
-
-class Refusal(NamedTuple):
-    """Why a model_type cannot be counted, and which family is nearest in structure."""
-
-    why: str
-    nearest: str
-
-
-LINEAR = "most of its layers are linear attention, which is no layer here"
-MAMBA = "most of its layers are state spaces (Mamba), which are no layer here"
-REFUSED = {
-    "llama4": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
-    "llama4_text": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
-    "qwen3_next": Refusal(LINEAR, "qwen3_moe"),
-    "qwen3_5": Refusal(LINEAR, "qwen3"),
-    "qwen3_5_text": Refusal(LINEAR, "qwen3"),
-    "qwen3_5_moe": Refusal(LINEAR, "qwen3_moe"),
-    "qwen3_5_moe_text": Refusal(LINEAR, "qwen3_moe"),
-    "minimax": Refusal(LINEAR, "mixtral"),
-    "minimax_text_01": Refusal(LINEAR, "mixtral"),
-    "kimi_linear": Refusal(LINEAR, "deepseek_v3"),
-    "nemotron_h": Refusal(MAMBA, "nemotron"),
-    "mamba": Refusal(MAMBA, "llama"),
-    "mamba2": Refusal(MAMBA, "llama"),
-    "jamba": Refusal(MAMBA, "mixtral"),
-    "bamba": Refusal(MAMBA, "llama"),
-    "zamba2": Refusal(MAMBA, "llama"),
-    "falcon_h1": Refusal(MAMBA, "llama"),
-    "falcon_mamba": Refusal(MAMBA, "falcon"),
-    "granitemoehybrid": Refusal(MAMBA, "granite"),
-    "recurrent_gemma": Refusal("most of its layers are recurrent, which is no layer here", "gemma2"),
-    "grok-1": Refusal("no class of transformers says what its layers are", "mixtral"),
+    "cohere2": COHERE2,
+    "seed_oss": SEED_OSS,
 }

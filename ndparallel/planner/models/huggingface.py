@@ -21,8 +21,9 @@ from ndparallel.base.files import read_json
 from ndparallel.base.words import count
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
-from ndparallel.planner.models.families import FAMILIES, REFUSED, Family
+from ndparallel.planner.models.families import FAMILIES, Family
 from ndparallel.planner.models.parts_of_config import windows
+from ndparallel.planner.models.refused import REFUSED
 from ndparallel.planner.models.shape import BIASES, ModelShape
 from ndparallel.planner.models.sizes import checked_choice
 
@@ -144,6 +145,8 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
     total."""
     if "text_config" in entries:
         yield "Only text_config, the language model, is counted; what sees or hears is left out."
+    elif "vision_config" in entries:
+        yield "Only the language model is counted; what sees is left out."
     if shape.parallel:
         yield "Attention and MLP read the same input; they are priced one after the other."
     if shape.sinks:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import Config
+from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.shape import Experts, LatentAttention
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # of layer_types
@@ -118,6 +119,11 @@ def falcon_words(config: Config) -> Mapping[str, Any]:
         "norms": "shared" if shared and (new or parallel) else "before",
         "position": "alibi" if config.flag("alibi") else "rotary",
     }
+
+
+def gpt_oss_words(config: Config) -> Mapping[str, Any]:
+    """The activation's clamp, 7 where the file does not say."""
+    return {"constants": constants_of({"swiglu_limit": 7.0, **config.entries})}
 
 
 def glm4_words(config: Config) -> Mapping[str, Any]:
