@@ -146,7 +146,7 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
         ),
         (
             ["--tp", "4", "--pp", "4"],
-            "choose --gpus 16, or other degrees (--tp, --pp, --cp).",
+            "choose --gpus 16, or other degrees (--tp, --pp, --cp of 4D).",
         ),
         (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
         (["--schedule", "zb-h9"], "Did you mean"),
