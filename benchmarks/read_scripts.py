@@ -12,6 +12,7 @@ Limit  A script that is read may still be another model than its author's, if it
 import argparse
 import csv
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -51,8 +52,10 @@ def main() -> None:
 def text_of(clones: Path, row: dict[str, str]) -> str:
     owner, name = row["repository"].split("/")
     places = (clones / owner / name, clones / f"{owner}+{name}", clones / f"{owner}+{name}" / "repo")
-    folder = next(place for place in places if any((place / inner).exists() for inner in (".git", "HEAD")))
-    command = ["git", "-C", str(folder), "show", f"{row['commit']}:{row['path']}"]
+    there = [place for place in places if any((place / inner).exists() for inner in (".git", "HEAD"))]
+    if not there:
+        sys.exit(f"there is no clone of {row['repository']} in {clones}: clone it to {places[0]}.")
+    command = ["git", "-C", str(there[0]), "show", f"{row['commit']}:{row['path']}"]
     return subprocess.run(command, capture_output=True, check=True).stdout.decode("utf-8", "replace")
 
 

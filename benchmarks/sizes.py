@@ -5,6 +5,7 @@ planner predicts the same step: on the clocks of all GPUs, and by its schedule's
 CPU seconds of this process, memory is its largest.
 """
 
+import argparse
 import resource
 import sys
 import time
@@ -70,4 +71,8 @@ def main(sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]] or [16, 2])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dp", type=int, nargs="*", default=[16, 2])
+    main(parser.parse_args().dp)

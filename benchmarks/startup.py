@@ -26,6 +26,7 @@ Limit  The floor is Python's start and the import of numpy and rich, and nothing
 Run    python benchmarks/startup.py [rounds]
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -82,4 +83,8 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rounds", type=int, nargs="?", default=7)
+    main(parser.parse_args().rounds)

@@ -66,4 +66,4 @@ STRATEGIES = {
 }
 
 if __name__ == "__main__":
-    main(__doc__, STRATEGIES)
+    main(__doc__, STRATEGIES, microbatches=Job.microbatches)

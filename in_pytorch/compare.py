@@ -256,9 +256,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     parser.check_known(arguments.scripts, SCRIPTS, "script")
-    parser.check_known(arguments.strategy or [], [twin.strategy for twin in TWINS], "strategy")
-    parser.check_launch()
     twins = [twin for twin in TWINS if twin.script in (arguments.scripts or SCRIPTS)]
+    parser.check_known(arguments.strategy or [], [twin.strategy for twin in twins], "strategy")
+    parser.check_launch()
     twins = [twin for twin in twins if twin.strategy in (arguments.strategy or [twin.strategy])]
     twins = [twin for twin in twins if twin.runs_on(int(os.environ["WORLD_SIZE"]))]
     if not twins:

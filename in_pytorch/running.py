@@ -77,7 +77,7 @@ def share(whole: int, what: str, parts: int) -> int:
 def groups_of(size: int) -> int:
     """Return how many groups of so many processes there are. Raises Refused where one is not full."""
     if dist.get_world_size() % size:
-        raise Refused(f"this takes a multiple of {size} processes, and there are {dist.get_world_size()}.")
+        raise Refused(f"this takes a multiple of {size} processes, not {dist.get_world_size()}.")
     return dist.get_world_size() // size
 
 
@@ -100,10 +100,10 @@ def mean_losses(outcome: Outcome, device: torch.device) -> list[float]:
     return [sum(step) / len(step) for step in zip(*(losses for losses in every if losses))]
 
 
-def main(doc: str, strategies: Strategies, **defaults: int) -> None:
+def main(doc: str, strategies: Strategies, **microbatches: int) -> None:
     """Run strategies one after another; print the losses of each, or why it cannot run. Exit with 2 where
-    that is one which was asked for."""
-    job, names = job_from(doc, strategies, defaults)
+    that is one which was asked for. `microbatches` is their number, where there are any."""
+    job, names = job_from(doc, strategies, microbatches)
     refused = 0
     for name in names or strategies:
         try:
@@ -116,18 +116,19 @@ def main(doc: str, strategies: Strategies, **defaults: int) -> None:
     sys.exit(2 if refused and names else 0)
 
 
-def job_from(doc: str, strategies: Strategies, defaults: dict[str, int]) -> tuple[Job, list[str]]:
+def job_from(doc: str, strategies: Strategies, microbatches: dict[str, int]) -> tuple[Job, list[str]]:
     parser = Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("strategies", nargs="*", metavar="STRATEGY", help=f"of {', '.join(strategies)}")
-    for name in ("batch", "microbatches", "steps", "epochs"):
-        parser.add_argument(f"--{name}", type=int, default=defaults.get(name, getattr(Job, name)))
+    parser.add_argument("strategies", nargs="*", metavar="STRATEGY", help=f"of {'; '.join(strategies)}")
+    numbers = {"batch": Job.batch, **microbatches, "steps": Job.steps, "epochs": Job.epochs}
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default=Job.optimizer)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--text", type=Path, default=TEXT, help="a file whose bytes are the tokens")
     chosen = vars(parser.parse_args())
     names = chosen.pop("strategies")
     parser.check_known(names, strategies, "strategy")
-    for name in ("batch", "microbatches", "steps", "epochs"):
+    for name in numbers:
         if chosen[name] < 1:
             parser.error(f"--{name} is {chosen[name]}; it must be at least 1.")
     if not chosen["text"].is_file():
@@ -146,7 +147,7 @@ class Parser(argparse.ArgumentParser):
     def check_known(self, names: list[str], known: Collection[str], kind: str) -> None:
         """End where a name is not known."""
         if unknown := [name for name in names if name not in known]:
-            self.error(f"no {kind} is called {', '.join(unknown)}; choose of {', '.join(known)}.")
+            self.error(f"no {kind} is called {'; '.join(unknown)}; choose from {'; '.join(known)}.")
 
     def check_launch(self) -> None:
         """End where torchrun has not started this, or has started more processes than there are GPUs."""

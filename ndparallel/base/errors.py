@@ -65,7 +65,7 @@ def guarded(work: Callable[[], int]) -> int:
         return print_error(
             f"{error.filename!r} cannot be used: {(error.strerror or '').lower()}."
             if error.filename
-            else str(error)
+            else f"{error.strerror or error}."
         )
     except UserError as error:
         return print_error(str(error))
@@ -98,7 +98,7 @@ def open_what_is_closed() -> None:
 
 def write_what_cannot_be_encoded() -> None:
     """Let a question mark stand for what a Latin-1 or ASCII terminal does not have, as pictures' blocks."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="replace")
 
 

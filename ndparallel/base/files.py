@@ -88,10 +88,16 @@ def is_special(path: Path) -> bool:
 
 
 def check_writable(*paths: str | Path | None) -> None:
-    """Raise UserError, before long work, for a path that cannot be written afterwards. None is accepted."""
+    """Raise UserError, before long work, for a path that cannot be written afterwards, or is the same as an
+    earlier one. None is accepted."""
+    files: set[Path] = set()
     for path in [Path(given) for given in paths if given is not None]:
         if error := _surely_wrong(path):
             raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.")
+        if path.resolve() in files:
+            raise UserError(f"cannot write {str(path)!r} twice: name another file.")
+        if not is_special(path):
+            files.add(path.resolve())
 
 
 def _surely_wrong(path: Path) -> OSError | None:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ndparallel.base.errors import UserError
+from ndparallel.base.words import count
 from ndparallel.calibration.kernels import device_of
 from ndparallel.calibration.links import launched
 from ndparallel.calibration.table import ThisMachine
@@ -18,7 +20,7 @@ def machine(torch: Any, name: str) -> ThisMachine:
         of_gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
         what, memory = of_gpu.name, of_gpu.total_memory
     else:
-        what = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+        what = f"{platform.machine()} CPU, {count(torch.get_num_threads(), 'thread')}"
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return ThisMachine(name, memory, launched()[1], f"{what}, measured {today()}", is_gpu)
 
@@ -39,4 +41,12 @@ def versions(torch: Any) -> dict[str, str]:
 
 
 def default_path(name: str) -> Path:
+    """Return the file of a hardware of this name, here. Raises UserError where no file is called so."""
+    if not name or Path(name).name != name:
+        raise UserError(f"--name {name!r} cannot be a file's name: choose another, or add --out FILE.")
     return Path(f"{name}.json")
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

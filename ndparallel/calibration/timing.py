@@ -141,9 +141,9 @@ def check_rounds(samples: Mapping[Any, list[float]], seconds: float) -> None:
     """Raise UserError where a median would stand on too little."""
     if (fewest := min(map(len, samples.values()))) < FEWEST_ROUNDS:
         raise UserError(
-            f"in {seconds:g} seconds this machine measured everything {fewest} times, and at least "
-            f"{FEWEST_ROUNDS} times are a calibration: something else runs on it. Stop it and try again, or "
-            "measure longer (without --quick)."
+            f"in {seconds:g} seconds this machine had time for {fewest} of the {FEWEST_ROUNDS} rounds that "
+            "a calibration needs: something else runs on it. Stop it and try again, or measure longer "
+            "(without --quick)."
         )
 
 

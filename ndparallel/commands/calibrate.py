@@ -16,9 +16,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.startup import keep_freed_memory
+from ndparallel.base.words import count
 from ndparallel.calibration import links, machine
 from ndparallel.calibration.kernels import (
     SIZES,
@@ -99,8 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def set_threads(torch: Any, threads: int | None) -> None:
     if threads is not None:
-        if threads < 1:
-            raise UserError(f"threads is {threads}; it must be at least 1.")
+        most = machine.processors()
+        if not 1 <= threads <= most:
+            raise UserError(f"--threads {threads}: there are {count(most, 'processor')}; choose 1 to {most}.")
         torch.set_num_threads(threads)
 
 
@@ -140,15 +143,15 @@ def show(table: dict[str, Any], path: Path) -> None:
     console, width = plain_console()
     kernels = table["measured"]["kernels"]
     largest = max(kernel["spread"] for kernel in kernels)
-    rates = ", ".join(f"{key} {table[key]}" for key in ("memory", "memory_bandwidth"))
+    memory, bandwidth = (shown(table[key]) for key in ("memory", "memory_bandwidth"))
     launches = next(
         table[key] for key in ("kernel_overhead", "host_launch") if isinstance(table.get(key), dict)
     )
     words = (
-        f"{path}: {table['description']}. Matmuls reach {table['peak']['bf16']} at their best; {rates} "
-        f"(bandwidths are nominal: docs/calibration.md). {len(kernels)} kernels; rounds spread by "
-        f"{largest:.0%} of the median at most. A launch takes "
-        f"{', '.join(f'{taken} {mode}' for mode, taken in launches.items())}."
+        f"{path}: {table['description']}. Matmuls reach {shown(table['peak']['bf16'])} at their best; memory "
+        f"{memory}, its bandwidth {bandwidth} (nominal: docs/calibration.md). {len(kernels)} kernels; rounds "
+        f"spread by {largest:.0%} of the median at most. A launch takes "
+        f"{', '.join(f'{shown(taken)} {mode}' for mode, taken in launches.items())}."
     )
     if not table["collectives"]:
         words += " Links were not measured: this is one device alone."
@@ -157,11 +160,17 @@ def show(table: dict[str, Any], path: Path) -> None:
         show_links(table["collectives"], table["slowdown"])
 
 
+def shown(quantity: str) -> str:
+    """Return a quantity of the file as people read it: "175 GFLOP/s" for "1.75e+11 FLOP/s"."""
+    value, _, unit = quantity.partition(" ")
+    return si(float(value), unit) if unit else quantity
+
+
 def show_links(found: dict[str, dict[str, str]], slowdown: float) -> None:
     console, width = plain_console()
     columns = [f"{what} {where}" for where in ("inside", "across") for what in ("latency", "bandwidth")]
     rows = [
-        (kind, *(link.get(column.replace(" ", "_"), "-") for column in columns))
+        (kind, *(shown(link.get(column.replace(" ", "_"), "-")) for column in columns))
         for kind, link in found.items()
     ]
     console.print()

@@ -201,7 +201,7 @@ def allowed(actions: Sequence[Action], microbatches: int) -> dict[str, str]:
 def verdict(schedule: Schedule, setup: Mapping[str, Any]) -> str:
     """Compare a schedule that is whole with 1F1B; say what is missing of one that is not."""
     if fault := explain(schedule):
-        return f"Not yet: {fault}"
+        return f"Not yet: {fault.replace('rank ', 'GPU ')}"  # as the page calls it
     mine = time_schedule(schedule, work(setup, 1))
     goal = time_schedule(build(GOAL, setup["stages"], setup["microbatches"]), work(setup, 1))
     held = f"held {peaks(mine.peak_held)}, where 1F1B holds {peaks(goal.peak_held)}"

@@ -71,7 +71,7 @@ def share(parts: int) -> Callable[[int], int]:
             near = f"{fewer} or {fewer + parts}" if fewer else parts
             raise UserError(
                 f"tp * pp * cp is {parts}, which does not divide {count(gpus, 'GPU')}: choose --gpus {near}, "
-                "or other degrees (--tp, --pp, --cp)."
+                "or other degrees (--tp, --pp, --cp of 4D)."
             )
         return gpus // parts
 

@@ -7,6 +7,7 @@ Idea   All strategies train the same model on the same batch; the single GPU run
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError, find_choice
@@ -97,7 +98,8 @@ def run_entries(name: str, entries: Sequence[Entry | RefusedEntry], job: Job, ru
         reference = runner.reference(job)
         rows, left = zip(*runner.measured_in_turn(entries, import_tables))
     results = {entry.strategy.name: ranks for entry, ranks in zip(entries, left)}
-    report = make_report(name, job, runner.hardware, list(rows), reference)
+    rows = [with_its_work(row, entry, job) for row, entry in zip(rows, entries)]
+    report = make_report(name, job, runner.hardware, rows, reference)
     return Run(replace(report, contention=runner.contention), runner.hardware, results)
 
 
@@ -126,17 +128,25 @@ def make_report(
         lesson=name,
         hardware={key: getattr(hardware, key) for key in ("name", "gpus_per_node", "memory_bytes")}
         | disturbed,
-        model={
-            **vars(job.model),
-            "batch": job.batch,
-            "dtype": job.dtype,
-            "seed": job.seed,
-            "steps": job.steps,
-            "optimizer": job.optimizer,
-        }
-        | ({"sizes_only": True} if job.sizes_only else {}),
+        model=work_of(job),
         strategies=tuple(rows),
         baseline=reference.measurement,
         tolerance=tolerance_of(job),
         weight_tolerance=WEIGHT_TOLERANCE.get((job.dtype, job.optimizer)),
     )
+
+
+def with_its_work(row: Measurement, entry: Entry | RefusedEntry, job: Job) -> Measurement:
+    """Note in a row what of its model and batch is another than the lesson's."""
+    if isinstance(entry, RefusedEntry):
+        return row
+    usual = work_of(job)
+    return replace(
+        row, model={key: value for key, value in work_of(entry.job).items() if value != usual[key]}
+    )
+
+
+def work_of(job: Job) -> dict[str, Any]:
+    """Return what is trained, and on how much, for JSON."""
+    fields = {key: getattr(job, key) for key in ("batch", "dtype", "seed", "steps", "optimizer")}
+    return vars(job.model) | fields | ({"sizes_only": True} if job.sizes_only else {})

@@ -136,5 +136,7 @@ def spread_layers(layers: int, stages: int, embedding_cost: float = 0.0, head_co
         heapreplace(lightest, (besides[stage] + counts[stage], -stage))
     idle = sum(besides[stage] + counts[stage] <= 0 for stage in range(stages))
     if idle:
-        raise UserError(f"{layers} layers cannot fill {stages} stages: take at most {stages - idle} stages.")
+        most = stages - idle
+        ends = "with the embedding and the head " * (most > layers)
+        raise UserError(f"{layers} layers cannot fill {stages} stages: {ends}they fill at most {most}.")
     return counts

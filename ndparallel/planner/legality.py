@@ -279,7 +279,8 @@ def pipeline_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
         most = layers + MOST_STAGES_ABOVE_LAYERS
         yield Violation(
             "more stages than layers",
-            f"{layers} layers cannot fill {plan.stages} stages ({made_of}); take at most {most}.",
+            f"{layers} layers cannot fill {plan.stages} stages ({made_of}): with the embedding and the head "
+            f"they fill at most {most}.",
         )
     elif plan.pp > 1 and plan.schedule in RECIPES and job.global_batch % (plan.dp * plan.micro_batch) == 0:
         try:

@@ -18,7 +18,7 @@ Glossary
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import fsum
 from typing import Any, NamedTuple
@@ -54,6 +54,7 @@ class Measurement:
     # the root mean square of w - w0 of a tensor, in learning rates a step; the largest
     weight_step_difference: float | None = None
     gradient_norm: float | None = None  # of all gradients of the last step, before they were clipped to it
+    model: dict[str, Any] = field(default_factory=dict)  # what of its work is another than the report's
     error: str | None = None  # why there are no numbers
     overload: "LinkDemand | None" = None  # where sends ask more of a link than it has
     not_finite: str | None = None  # where the first NaN or infinity is

@@ -317,6 +317,7 @@ seconds, size = partial(si, unit="s"), partial(si, unit="B")
 COLUMNS = [  # the order is that of the table and of JSON's keys
     Column("strategy", value=Report.label),
     Column(json="name"),
+    Column(json="model", has=lambda report, row: row.model),
     Column("GPUs", "gpus"),
     Column("step", "step_seconds", seconds),
     Column("speedup", "speedup", "{:.2f}x".format, Report.speedup),

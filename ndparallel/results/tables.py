@@ -1,7 +1,8 @@
 """The quiet table that every command prints: one rule under its head, words left, numbers right.
 
 Idea   A table is at most as wide as it may be, whatever the numbers: gaps shrink first, then heads, and at
-       last the first column is folded, and the last where it holds words.
+       last the first column is folded, and the last where it holds words. Where the first has no room for its
+       words, heads and numbers are folded too: a unit stands below its number, and nothing is cut off.
 """
 
 import re
@@ -15,6 +16,8 @@ from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH
 
 FOLDED = 12  # the first column is folded to no less, where shorter heads help
+WHOLE = 16  # letters: words of the first column that are not longer stay whole while others can be folded
+PIECE = 3  # letters of a head's word that stay together then
 SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # where there is little room
 
 
@@ -33,14 +36,19 @@ def quiet_table(
     half = width // 2 if columns[-1] in words else width  # as wide as the last column is reckoned
     sized = [(*cells[:-1], cells[-1][:half]) for cells in rows]
     heads, gap = layout(columns, sized, width)
+    widths = column_widths(heads, gap, sized, width, words)
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold"
     )
     for number, head in enumerate(heads):
-        left = number == 0 or columns[number] in words
-        folded = left and number in (0, len(heads) - 1)
-        table.add_column(head, justify="left" if left else "right", no_wrap=not folded, overflow="fold")
-    table.columns[0].max_width = max(room(heads, gap, sized, width), 1)
+        is_last_of_words = head in words and number == len(heads) - 1
+        table.add_column(
+            head,
+            justify="left" if number == 0 or head in words else "right",
+            no_wrap=number > 0 and not is_last_of_words and widths[number] == longest(heads, sized)[number],
+            overflow="fold",
+            max_width=None if is_last_of_words else widths[number],
+        )
     last = width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[:-1])
     for *others, end in ([*map(visible, row)] for row in rows):
         cells = [*others, in_lines(end, last) if columns[-1] in words else end]
@@ -64,16 +72,50 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     """Heads and gaps: as roomy as lets the first column stand unfolded, else such that it is folded as little
     as need be."""
     short = [SHORT.get(column, column) for column in columns]
-    longest = max(len(cells[0]) for cells in (columns, *rows))
+    name = max(len(cells[0]) for cells in (columns, *rows))
     for heads, gap, need in (
-        (columns, 2, longest),
-        (columns, 1, longest),
-        (short, 1, longest),
+        (columns, 2, name),
+        (columns, 1, name),
+        (short, 1, name),
         (columns, 1, FOLDED),
     ):
         if room(heads, gap, rows, width) >= need:
             return heads, gap
     return short, 1
+
+
+def longest(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """The length of every column's longest text."""
+    return [max(map(len, texts)) for texts in zip(heads, *rows)]
+
+
+def column_widths(
+    heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int, words: Collection[str]
+) -> list[int]:
+    """How wide every column may be. What the first lacks for its words the others give: heads are folded
+    between their words first, then numbers before their units, and at last heads within a word; of alike
+    those that give most."""
+    texts, widths = list(zip(heads, *rows)), longest(heads, rows)
+    widths[0] = room(heads, gap, rows, width)
+    need = min(WHOLE, longest_word(texts[0]))
+    for least in (with_head_folded, longest_word, with_head_broken):
+        spare = {n: widths[n] - least(texts[n]) for n in range(1, len(heads)) if heads[n] not in words}
+        for n in sorted(spare, key=lambda n: -spare[n]):
+            given = max(min(need - widths[0], spare[n]), 0)
+            widths[n], widths[0] = widths[n] - given, widths[0] + given
+    return [max(widths[0], 1), *widths[1:]]
+
+
+def longest_word(texts: Sequence[str]) -> int:
+    return max((len(word) for text in texts for word in text.split()), default=0)
+
+
+def with_head_folded(texts: Sequence[str]) -> int:
+    return max(longest_word(texts[:1]), *map(len, texts[1:]), 0)
+
+
+def with_head_broken(texts: Sequence[str]) -> int:
+    return max(longest_word(texts[1:]), min(longest_word(texts[:1]), PIECE))
 
 
 def least_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -2,25 +2,40 @@
 its ranges.
 
 Idea   Two panels under one another, with the same columns; weak and strong scaling side by side in each.
-Limit  What does not fit has no bar, and says so.
+Limit  What does not fit has no bar, and says so. More than five sizes make the picture wider.
 """
 
 from collections.abc import Callable, Iterator
 
 from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD
-from ndparallel.drawing.svg_parts import LEFT, PLOT_WIDTH, TITLE_HEIGHT, document, legend, number, text
+from ndparallel.drawing.svg_parts import (
+    LEFT,
+    PLOT_WIDTH,
+    RIGHT,
+    TITLE_HEIGHT,
+    document,
+    legend,
+    legend_places,
+    number,
+    text,
+)
 from ndparallel.search.scaling import USUAL, Curves, base_of
 
 PANEL, GAP, BAR = 150, 44, 38
+COLUMN = PLOT_WIDTH / 5  # the room of one size, at least
 PAINTS = {"weak": ACTIVITIES[BACKWARD], "strong": ACTIVITIES[FORWARD]}
-INKS = {"weak": "on-dark", "strong": "on-light"}
 WORDS = {"weak": "weak: the batch grows with the GPUs", "strong": "strong: the batch stays"}
+RANGE = "usual range"
 
 
 def scaling_svg(title: str, curves: Curves) -> str:
     """The whole picture."""
     height = TITLE_HEIGHT + 2 * (PANEL + GAP) + 44
-    return document(title, height, PAINTS, body(title, curves))
+    return document(title, height, PAINTS, body(title, curves), LEFT + plot_width(curves) + RIGHT)
+
+
+def plot_width(curves: Curves) -> float:
+    return max(PLOT_WIDTH, COLUMN * len(next(iter(curves.values()))))
 
 
 def body(title: str, curves: Curves) -> Iterator[str]:
@@ -33,8 +48,9 @@ def body(title: str, curves: Curves) -> Iterator[str]:
     }
     yield from panel("MFU", top, curves, mfus, lambda row: row.mfu)
     yield from legend(PAINTS, top + PANEL + 34, WORDS)
-    yield f'<path class="frame" d="M{number(LEFT + 560)} {number(top + PANEL + 39)}h12v12h-12z"/>'
-    yield text(LEFT + 577, top + PANEL + 49, "range of the usual table")
+    *_, (x, y) = legend_places([*WORDS.values(), RANGE], top + PANEL + 34)
+    yield f'<path class="frame" d="M{number(x)} {number(y + 5)}h12v12h-12z"/>'
+    yield text(x + 17, y + 15, RANGE)
 
 
 def efficiencies(curves: Curves) -> dict[str, list[float | None]]:
@@ -50,13 +66,14 @@ def panel(
     def y(value: float) -> float:
         return top + PANEL * (1 - value / highest)
 
+    width = plot_width(curves)
     yield text(LEFT - 52, top - 8, name, "name")
     for share in (0, 0.25, 0.5, 0.75, 1):
-        yield f'<path class="grid" d="M{LEFT} {number(y(share))}h{PLOT_WIDTH}"/>'
+        yield f'<path class="grid" d="M{LEFT} {number(y(share))}h{number(width)}"/>'
         yield text(LEFT - 8, y(share) + 4, f"{share:.0%}", "small end")
     points = next(iter(curves.values()))
     for place, point in enumerate(points):
-        middle = LEFT + PLOT_WIDTH * (place + 0.5) / len(points)
+        middle = LEFT + width * (place + 0.5) / len(points)
         yield from bars(middle, y, {way: column[place] for way, column in values.items()})
         if point.gpus in USUAL:
             yield usual_range(middle, *map(y, usual(USUAL[point.gpus])))
@@ -73,7 +90,7 @@ def bars(middle: float, y: Callable[[float], float], values: dict[str, float | N
             f'<rect class="nd-{way}" x="{number(left)}" y="{number(y(value))}" width="{BAR}" '
             f'height="{number(y(0) - y(value))}"/>'
         )
-        yield text(left + BAR / 2, y(0) - 6, f"{value:.0%}", f"digit middle {INKS[way]}")
+        yield text(left + BAR / 2, y(0) - 6, f"{value:.0%}", f"digit nd-digit nd-on-{way}")
 
 
 def usual_range(middle: float, low: float, high: float) -> str:

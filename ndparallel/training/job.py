@@ -254,6 +254,7 @@ def check_pipeline(job: Job) -> None:
         if pp * chunks * microbatches > MOST_STEPS:
             of = f"{pp} GPUs, {chunks} chunks on each and {microbatches} microbatches"
             raise UserError(f"a pipeline of {of} takes more than {MOST_STEPS:,} steps: choose fewer.")
-        layers_per_stage(job.model, pp)  # before the schedule is written, which takes long for many stages
+        # before the schedule is written, which takes long for many stages, and asks for microbatches first
+        layers_per_stage(job.model, pp * chunks)
         schedule = schedule_of(job.schedule, job.mesh.pp, job.microbatches, job.stage_chunks)
         layers_per_stage(job.model, schedule.layout.stages)

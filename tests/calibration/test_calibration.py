@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ndparallel.base.errors import UserError
 from ndparallel.calibration.kernels import Kernel, has_compiler
 from ndparallel.calibration.links import BYTES, MeasuredTransfer
 from ndparallel.calibration.steps import GRIDS, as_runs, grid, hardware_here, step_rows
 from ndparallel.calibration.table import FittedLink, ThisMachine, fitted_link, flops, hardware_table, measured
+from ndparallel.commands.calibrate import set_threads, show
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import accelerator, find_hardware
 from ndparallel.hardware.collective_links import on_links_of, slowdown_of
@@ -236,6 +238,27 @@ def test_steps_of_several_processes_are_saved_with_their_plan_and_their_links():
 
 
 # --------------------------------------------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize("name", ["", "/", "a/b", "/tmp/x"])
+def test_a_name_that_no_file_can_have_is_refused_before_anything_is_measured(name, capsys):
+    assert main(["calibrate", "--name", name]) == 2
+    assert f"--name {name!r} cannot be a file's name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 99999])
+def test_more_threads_than_processors_are_refused_where_torch_would_crash(threads):
+    with pytest.raises(UserError, match=f"--threads {threads}: there are .*; choose 1 to"):
+        set_threads(None, threads)
+
+
+def test_what_was_measured_is_told_in_units_that_people_read(capsys):
+    links = {("all_reduce", "inside"): FittedLink(8e-6, 5e9)}
+    table = hardware_table(MACHINE, made_up(), links, slowdown=0.5)
+    show(table | {"measured": {"kernels": measured(made_up())}}, Path("here.json"))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "reach 80.0 GFLOP/s at their best; memory 17.2 GB, its bandwidth" in told
+    assert "A launch takes 2.00 us eager." in told and "all_reduce 8.00 us 5.00 GB/s" in told
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")

@@ -55,6 +55,11 @@ def test_who_fills_the_bubble_beats_1f1b():
     assert zb_h1(0) == ZB_H1
 
 
+def test_what_is_missing_is_said_of_a_gpu_as_the_page_calls_it():
+    mine = schedules.answer({"mine": "F|F|F|F"})["mine"]
+    assert mine["verdict"].startswith("Not yet: GPU 0 never does ") and "rank" not in mine["verdict"]
+
+
 def test_what_is_placed_runs_as_far_as_it_can():
     mine = schedules.answer({"mine": "FFB|F||"})["mine"]
     assert [len(row) for row in mine["rows"]] == [2, 1, 0, 0]

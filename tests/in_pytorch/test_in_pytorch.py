@@ -137,11 +137,17 @@ def in_scripts(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["compare.py", "2d_data_parallel"], "no script is called 2d_data_parallel; choose of 0d_"),
-        (["compare.py", "--strategy", "FSDPP"], "no strategy is called FSDPP; choose of single GPU,"),
+        (["compare.py", "2d_data_parallel"], "no script is called 2d_data_parallel; choose from 0d_"),
+        (["compare.py", "--strategy", "FSDPP"], "no strategy is called FSDPP; choose from single GPU;"),
+        (
+            ["compare.py", "1d_data_parallel", "--strategy", "TP"],
+            "no strategy is called TP; choose from DDP ring;",
+        ),
+        (["1d_data_parallel.py", "--microbatches", "3"], "unrecognized arguments: --microbatches"),
+        (["3d_pipeline_parallel.py", "--microbatches", "0"], "--microbatches is 0; it must be at least 1."),
         (["1d_data_parallel.py", "--steps", "0"], "--steps is 0; it must be at least 1."),
         (["1d_data_parallel.py", "--text", "none"], "there is no file none."),
-        (["1d_data_parallel.py", "FSDPP"], "no strategy is called FSDPP; choose of DDP ring,"),
+        (["1d_data_parallel.py", "FSDPP"], "no strategy is called FSDPP; choose from DDP ring;"),
         (["1d_data_parallel.py", "FSDP"], "torchrun starts this: torchrun --nproc-per-node 4"),
     ],
 )

@@ -13,6 +13,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner
+from ndparallel.lessons.table import run_lesson
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.by_axis import hierarchy
 from ndparallel.results.measure import BYTES, KIND, Measurement
@@ -145,7 +146,7 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
         ),
         (
             ["--tp", "4", "--pp", "4"],
-            "choose --gpus 16, or other degrees (--tp, --pp, --cp).",
+            "choose --gpus 16, or other degrees (--tp, --pp, --cp of 4D).",
         ),
         (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
         (["--schedule", "zb-h9"], "Did you mean"),
@@ -269,3 +270,17 @@ def test_a_sweep_of_which_nothing_fits_into_memory_says_so(name):
         sweep = load(LESSON).sweep(name, runner, Job(model=replace(SMALL, layers=8, heads=8)))
     assert sweep.sentence == "None of them fits into the memory of a GPU."
     assert all(row["step_seconds"] is None for row in sweep.rows)
+
+
+def test_json_says_what_of_its_work_a_strategy_has_for_itself():
+    """The head of the record is the lesson's model: its experts are 0 in the lesson on experts too."""
+    told = run_lesson(load(LESSON), Job(**load(LESSON).defaults), POCKET, 8, [], "inline").report.as_dict()
+    own = {row["name"]: row["model"] for row in told["strategies"] if "model" in row}
+    assert told["model"]["experts"] == 0
+    assert own == {
+        "with experts, EP": {"experts": 8},
+        "CP2 x TP2 x DP2, 2x sequence": {
+            "sequence": 2 * told["model"]["sequence"],
+            "batch": told["model"]["batch"] // 2,
+        },
+    }

@@ -216,12 +216,22 @@ def test_schedules_that_eight_gpus_are_too_many_for_say_so_and_the_others_run():
         row.name: row for row in run_lesson(load(LESSON), job, POCKET, 8, [], "inline").report.strategies
     }
     refused = {name for name, row in rows.items() if row.error}
-    assert refused == {"interleaved", "ZB-V", "DualPipeV"} and "take at most 10 stages" in rows["ZB-V"].error
+    assert refused == {"interleaved", "ZB-V", "DualPipeV"} and "fill at most 10." in rows["ZB-V"].error
     assert rows["1F1B"].gpus == 8 and rows["1F1B"].max_gradient_difference <= 1e-5
 
 
+def test_stages_that_cannot_be_filled_are_refused_before_more_microbatches_are_asked_for():
+    """More microbatches would not help interleaved: the next refusal was that of its 20 stages."""
+    run = run_lesson(load(LESSON), Job(microbatches=8, stage_chunks=2), POCKET, 10, [], "inline")
+    errors = {row.name: row.error or "" for row in run.report.strategies}
+    assert errors["interleaved"] == errors["ZB-V"] and "cannot fill 20 stages" in errors["ZB-V"]
+
+
 def test_where_no_schedule_of_the_contrast_can_run_the_lesson_says_why():
-    with pytest.raises(UserError, match="8 layers cannot fill 16 stages: take at most 10 stages"):
+    with pytest.raises(
+        UserError,
+        match="8 layers cannot fill 16 stages: .* they fill at most 10",
+    ):
         run_lesson(load(LESSON), Job(microbatches=8), POCKET, 16, [], "inline")
 
 

@@ -41,7 +41,7 @@ def test_too_many_stages_are_refused_before_a_schedule_is_written(capsys, monkey
     monkeypatch.setattr("ndparallel.training.job.schedule_of", spied)
     told = refused(capsys, "3d", "--gpus", "100")
     assert written == [2]
-    assert "8 layers cannot fill 100 stages: take at most 10 stages." in told
+    assert "8 layers cannot fill 100 stages: with the embedding and the head they fill at most 10." in told
 
 
 def test_a_sequence_longer_than_the_text_is_refused_before_anything_runs(capsys, monkeypatch):

@@ -50,7 +50,7 @@ def test_a_very_heavy_head_has_a_stage_for_itself():
 
 
 def test_a_stage_with_nothing_to_do_is_refused():
-    with pytest.raises(UserError, match="6 layers cannot fill 8 stages: take at most 6 stages."):
+    with pytest.raises(UserError, match="6 layers cannot fill 8 stages: they fill at most 6."):
         spread_layers(6, 8)
     with pytest.raises(UserError, match="layers need at least 1 stage, not 0."):
         spread_layers(6, 0)

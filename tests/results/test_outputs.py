@@ -131,6 +131,15 @@ def test_a_path_that_cannot_be_written_is_one_sentence_and_nothing_is_printed(op
     assert "cannot write" in err and "there is no directory" in err and err.count("\n") == 1
 
 
+def test_a_picture_and_a_trace_in_one_file_are_refused(capsys, tmp_path):
+    one, again = tmp_path / "run", tmp_path / "." / "there" / ".." / "run"
+    (tmp_path / "there").mkdir()
+    code, out, err = lesson(capsys, *FEW, "--svg", str(one), "--trace", str(again))
+    assert (code, out) == (2, "") and not one.exists()
+    assert f"cannot write {str(again)!r} twice: name another file." in err
+    assert lesson(capsys, *FEW, "--timeline", "none", "--svg", "/dev/null", "--trace", "/dev/null")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("rank", "sentence"),
     [

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -316,6 +317,23 @@ def test_words_stand_to_the_left_numbers_to_the_right_and_the_last_words_are_fol
         "          words",
         "b four  9 few",
     ]
+
+
+MANY = [("single GPU", "1", "4.03 s", "1.00x", "40.5 ms", "191 ms", "1.30 MB", "18.5 MB", "=")]
+MANY += [("DDP overlapped", "1024", "710 ms", "5.68x", "0 s", "0 s", "0 B", "1.56 MB", "=")]
+
+
+@pytest.mark.parametrize("width", [30, 40, 50, 60, 70])
+def test_a_narrow_terminal_cuts_no_letter_off(width):
+    lines = printed(quiet_table(heads(), MANY, width), width)
+    texts = "".join(text for cells in (heads(), *MANY) for text in cells)
+    assert max(map(len, lines)) <= width
+    assert Counter("".join(lines)) - Counter(" \u2500" * 10**4) == Counter(texts.replace(" ", ""))
+
+
+def test_sixty_columns_break_no_word_but_put_units_below_their_numbers():
+    words = " ".join(printed(quiet_table(heads(), MANY, 60), 60)).split()
+    assert {word for cells in (heads(), *MANY) for cell in cells for word in cell.split()} <= {*words}
 
 
 def test_a_long_answer_in_the_last_column_leaves_the_first_its_words():

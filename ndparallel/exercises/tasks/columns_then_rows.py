@@ -114,9 +114,10 @@ EXERCISE = Exercise(
     asks={"forward_and_backward": forward_and_backward},
     attempt=attempt,
     hints=(
-        "Write it for one GPU first: five matmuls, relu and its backward. Which results are now only a part?",
-        "h B needs this GPU's columns of h and rows of B, and gives a part of every number of y. Backward, "
-        "dz A^T gives a part of every number of dx. Those two are summed, and nothing else.",
+        "Write it for one GPU first: six matmuls, relu and its backward. On four GPUs, which results are "
+        "whole columns or rows, and in which is every number only one summand?",
+        "h B multiplies this GPU's columns of h by its rows of B: that is one summand of every number of y. "
+        "Backward, dz A^T is one summand of every number of dx. Those two are summed, and nothing else.",
         "y = all_reduce(gpu, mlp.matmul(..., h, mlp.b.weight), tp) and "
         "return all_reduce(gpu, mlp.matmul(..., dz, mlp.a.weight.T), tp).",
     ),
