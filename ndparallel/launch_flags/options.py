@@ -121,7 +121,13 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
     try:
         variables = variables_from(arguments)
         found = framework.read(
-            text, hardware, gpus=arguments.gpus, vocab=arguments.vocab, variables=variables, name=path.name
+            text,
+            hardware,
+            gpus=arguments.gpus,
+            vocab=arguments.vocab,
+            variables=variables,
+            name=path.name,
+            folder=path.resolve().parent,
         )
     except UserError as error:
         raise UserError(f"{path}: {error}") from None

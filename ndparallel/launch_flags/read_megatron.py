@@ -13,6 +13,7 @@ Glossary
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
@@ -59,17 +60,19 @@ def read_megatron(
     vocab: int | None = None,
     variables: Mapping[str, str] | None = None,
     name: str = "",
+    folder: Path | None = None,
 ) -> Reading:
     """Read a shell script or a bare command line. `gpus` and `vocab` stand in for what it does not say, or
     overrule it; `variables` are set from outside, the script's own arguments by their numbers. Without
-    those the example counts that its comments give under the script's `name`.
+    those the example counts that its comments give under the script's `name`. What it includes is looked for
+    in and around its `folder`.
 
     Raises UserError, one sentence that begins with the line it is about, for what is no such command line,
     contradicts itself, or cannot be trained.
     """
     given = dict(variables or {})
     example = Example() if any(map(str.isdecimal, given)) else example_of(text, name)
-    script = read_script(text, example.arguments | given, scheduled(text, given))
+    script = read_script(text, example.arguments | given, scheduled(text, given), folder)
     try:
         found = reading(script, hardware, gpus, vocab)
     except UserError as error:

@@ -44,6 +44,8 @@ def notes(flags: GivenFlags, script: Script, job: TrainingJob, plan: Plan) -> It
         yield f"Of a fork or an older release, read as Megatron-Core's: {', '.join(flags.translated)}."
     if lacking := [flag for flag in flags.unknown if flag not in NOT_MODELLED]:
         yield unknown_sentence(lacking)
+    if read := [str(path) for path in script.included.values() if path]:
+        yield f"Included and read: {listed(list(map(brief, read[:4])))}."
     if said := not_read(script).strip():
         yield said
     if script.never_set:
@@ -121,8 +123,12 @@ def is_modelled(flag: str, job: TrainingJob, plan: Plan) -> bool:
 
 
 def not_read(script: Script) -> str:
-    """A sentence about the scripts that a script includes."""
-    names = [brief(name.rpartition("/")[2]) for name in script.included if name.endswith(".sh")]
+    """A sentence about the scripts that a script includes, and that do not lie beside it."""
+    names = [
+        brief(name.rpartition("/")[2])
+        for name, path in script.included.items()
+        if name.endswith(".sh") and not path
+    ]
     if not names:
         return ""
-    return f" Included and not read: {listed(names[:4])}; put their lines in their place."
+    return f" Included and not found: {listed(names[:4])}; put them beside the script, or their lines in it."

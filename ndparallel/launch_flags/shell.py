@@ -22,8 +22,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from pathlib import Path
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.files import read_text
+from ndparallel.launch_flags.shell_files import Statements, included_file
 from ndparallel.launch_flags.shell_words import (
     INSIDE,
     LARGEST,
@@ -83,22 +86,26 @@ TESTS = {  # of two numbers
 class Script:
     """What a script says: the words of its commands with flags, its variables word by word, those of them
     that are `given` and stay as they are; `skipped` is what it may set, words behind a condition that is not
-    known, `never_set` are variables that it only tests, and `included` files that it runs as its own
-    lines."""
+    known, `never_set` are variables that it only tests, and `included` files that it runs as its own lines,
+    each with the path at which it was found and read."""
 
     given: frozenset[str] = frozenset()
     commands: list[list[str]] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
     skipped: dict[str, list[str]] = field(default_factory=dict)
     never_set: dict[str, None] = field(default_factory=dict)
-    included: dict[str, None] = field(default_factory=dict)
+    included: dict[str, Path | None] = field(default_factory=dict)
 
 
 def read_script(
-    text: str, given: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+    text: str,
+    given: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> Script:
     """Read a shell script, or a bare command line, with variables and arguments `given` from outside, and an
-    `environment` that it may change. Raises UserError for one that is too long, or never closes a quote."""
+    `environment` that it may change. What it includes is read where it lies in or around its `folder`. Raises
+    UserError for one that is too long, or never closes a quote."""
     if len(text) > LARGEST:
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch script.")
     known = {**(environment or {}), "#": str(arguments_in(given or {})), **(given or {})}
@@ -106,7 +113,8 @@ def read_script(
     script, blocks = Script(frozenset(given or ()), variables=set_before), list[ShellBlock]()
     succeeded: bool | None = True
     reached: bool | None = True
-    for statement in statements(text):
+    pending = Statements(statements(text))
+    for statement in pending:
         if statement in AND_OR:
             reached = AND_OR[statement](succeeded)
             continue
@@ -117,9 +125,28 @@ def read_script(
             assign_defaults(script, rest, runs is None)
             left = assign(script, as_assignment(rest), runs is None)
             words = program(expanded_words(left, script.variables), script.variables)
-            script.included |= dict.fromkeys(words[1:2] if words[:1] in INCLUDES else [])
+            if words[:1] in INCLUDES and words[1:]:
+                pending.insert(included(script, words[1], folder))
             script.commands += [words] if any(word.startswith("--") for word in words) else []
     return script
+
+
+def included(script: Script, word: str, folder: Path | None) -> Iterator[str]:
+    """The statements of a file that a script includes; none of one that is not found, or is read already."""
+    path = included_file(word, folder) if folder else None
+    is_new = path not in script.included.values()
+    script.included[word] = path
+    if path and is_new:
+        yield from statements_of(path)
+
+
+def statements_of(path: Path) -> Iterator[str]:
+    """Raises UserError for a file that cannot be read, or never closes a quote."""
+    text = read_text(path, LARGEST)
+    try:
+        yield from statements(text)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def arguments_in(given: Mapping[str, str]) -> int:

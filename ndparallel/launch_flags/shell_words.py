@@ -12,7 +12,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.shell_arithmetic import sum_of, value_of_sum
 
 LARGEST = 200_000  # characters of a script, and of one expanded statement
-SUBSTITUTION = r"\$\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"  # a command's output, or a sum
+# a command's output, or a sum
+SUBSTITUTION = r"\$\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)|`[^`]*`"
 WORD = re.compile(
     rf"""(?:\\.|"(?:[^"\\]|\\.)*"|'[^']*'|{SUBSTITUTION}|\$\[[^][]*\]|[^\s"'\\])+""",
     re.DOTALL,

@@ -472,7 +472,50 @@ def test_flags_that_no_command_takes_and_scripts_that_are_not_read_are_named():
     with pytest.raises(UserError, match="^MODEL_ARGS has flags .* no command here takes them"):
         read("MODEL_ARGS=(--num-layers 2 --hidden-size 64)")
     launch = f'source "$(dirname "$0")/models/small.sh"\n{SIZED}'
-    with pytest.raises(UserError, match="--set LAYERS=VALUE.* Included and not read: 'small.sh'"):
+    with pytest.raises(UserError, match="--set LAYERS=VALUE.* Included and not found: 'small.sh'"):
         read(launch)
-    assert "Included and not read: 'small.sh'" in read(launch, LAYERS="8").notes[0]
+    assert "Included and not found: 'small.sh'" in read(launch, LAYERS="8").notes[0]
     assert not [note for note in read(f"source venv/bin/activate\n{LINE}").notes if "Included" in note]
+
+
+# ------------------------------------------------------------------------------------------- files included
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"\nsource "${DIR}/models/small.sh"',
+        'source "$(dirname "$0")/models/small.sh"',
+        ". models/small.sh",
+        "SIZE=small\nsource scripts/models/$SIZE.sh",
+        "source `dirname $0`/models/small.sh",
+    ],
+)
+def test_what_a_script_includes_is_read_in_its_place_where_it_lies_beside(line, tmp_path):
+    folder = tmp_path / "scripts"
+    (folder / "models").mkdir(parents=True)
+    (folder / "models" / "small.sh").write_text("LAYERS=8; MORE=(--num-query-groups 8)")
+    found = read_megatron(f"LAYERS=4\n{line}\n{SIZED} ${{MORE[@]}}", H100, folder=folder)
+    assert found.job.shape == read(f"{SIZED} --num-query-groups 8", LAYERS="8").job.shape
+    assert f"Included and read: '{folder / 'models' / 'small.sh'}'" in found.notes[0]
+
+
+def test_what_a_script_may_include_is_not_known(tmp_path):
+    (tmp_path / "small.sh").write_text("LAYERS=8")
+    with pytest.raises(UserError, match="--set LAYERS=VALUE"):
+        read_megatron(
+            f"LAYERS=4\nif [ -f small.sh ]; then source small.sh; fi\n{SIZED}", H100, folder=tmp_path
+        )
+
+
+def test_a_script_that_includes_itself_is_read_once_and_what_is_wrong_in_it_has_its_name(tmp_path):
+    own = tmp_path / "own.sh"
+    own.write_text(f"LAYERS=8\nsource {own}\n{SIZED}")
+    assert read_megatron(own.read_text(), H100, folder=tmp_path).job.shape.layers == 8
+    own.write_text("echo '")
+    with pytest.raises(UserError, match=r"own\.sh: the quotation mark in line 1 is never closed"):
+        read_megatron(f"source {own}\n{SIZED}", H100, folder=tmp_path)
+    own.unlink()
+    own.mkdir()
+    with pytest.raises(UserError, match="Included and not found: 'own.sh'"):
+        read_megatron(f"source {own}\n{SIZED}", H100, folder=tmp_path)

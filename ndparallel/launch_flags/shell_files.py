@@ -1,0 +1,39 @@
+"""Files that a script runs as its own lines (`source FILE`), where they lie beside it.
+
+Limit  Nobody knows in which folder a script will run: a file is looked for in the script's own, and in those
+       around it. Of a path with a part that only the shell knows (`$(dirname "$0")/model.sh`), what stands
+       behind that is looked for beside the script.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+UNKNOWN = re.compile(r".*[$`()\"'][^/]*/", re.DOTALL)  # up to the last part that only the shell knows
+
+
+def included_file(word: str, folder: Path) -> Path | None:
+    """The script that a word names, where it can be found."""
+    known = UNKNOWN.sub("", word)
+    places = [folder] if known != word else [folder, *folder.parents]
+    found = (place / known for place in places if known.endswith(".sh") and os.path.isfile(place / known))
+    return next(found, None)
+
+
+class Statements(Iterator[str]):
+    """Statements in the order in which they run: those of a script, and of what it includes, which `insert`
+    puts before the rest."""
+
+    def __init__(self, statements: Iterator[str]) -> None:
+        self.under_way = [statements]
+
+    def insert(self, statements: Iterator[str]) -> None:
+        self.under_way.append(statements)
+
+    def __next__(self) -> str:
+        while self.under_way:
+            for statement in self.under_way[-1]:
+                return statement
+            self.under_way.pop()
+        raise StopIteration
