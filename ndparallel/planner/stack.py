@@ -243,7 +243,7 @@ class LessonSettings:
     in_order: bool = False
     experts_in_turn: bool = False  # each kernel is launched for one of a rank's experts after another
     # the router's kernels and messages one by one: choosing, counting, permuting, sorting and combining rows,
-    # balancing, the gradient of its weights (else a rough number of launches)
+    # balancing (else a rough number of launches)
     routing_in_full: bool = False
     ep_overlap: bool = False  # rows travel beside shared experts, or the router's backward pass
     # shared experts have an MLP's activation, and its sums over tp (else their matrices alone are counted)
