@@ -140,6 +140,18 @@ def test_deepspeeds_pipeline_stands_still_for_two_messages_where_megatrons_does_
         assert both[0] == pytest.approx(2 * parts * (latency - gather) + 1.5 * gather)
 
 
+@pytest.mark.parametrize(
+    ("software", "parts"), [("megatron-2022", 4), ("megatron-core", 1), ("torchtitan", 1)]
+)
+def test_only_megatron_before_core_cuts_what_tp_ranks_send_without_sequence_parallelism(software, parts):
+    """p2p_communication.py of v2.6; get_tensor_shapes in megatron/core/pipeline_parallel/schedules.py."""
+    stack, plan = find_stack(software), Plan(tp=4, pp=4, dp=8)
+    shards = message_seconds(Pricing(job_of(stack), replace(plan, sequence_parallel=True)))
+    latency, wire = message_seconds(Pricing(job_of(stack), plan))
+    assert wire == pytest.approx(4 / parts * shards[1])
+    assert (latency > shards[0]) == (parts > 1)
+
+
 def without_hidden(lists):
     return [[item for item in items if getattr(item, "beside", None) is None] for items in lists]
 
