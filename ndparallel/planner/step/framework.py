@@ -228,9 +228,11 @@ class FrameworkWorkload:
         if not tied(self.job) or first == last:
             return []
         seconds = self.pricing.seconds_alone(tied_sum(self.pricing))
-        return [
-            StageCollective((first, last), lambda starts: [max(starts) - start + seconds for start in starts])
-        ]
+
+        def taken(starts: Sequence[Any]) -> list[Any]:
+            return [max(starts) - start + seconds for start in starts]
+
+        return [StageCollective((first, last), taken, late="bubble")]
 
     def optimizer(self, rank: int) -> list[TimeBreakdown]:
         """The optimizer's step of what the rank owns of all its stages."""
