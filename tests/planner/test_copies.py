@@ -49,6 +49,23 @@ def test_every_microbatch_copies_whole_weights_twice_and_gradients_once(dp, micr
     assert seconds[0] - seconds[1] == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize("software", ["torchtitan", "deepspeed"])
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_zero_2_copies_every_microbatchs_gradients_before_it_reduces_them(software, microbatches):
+    """As fully_shard(reshard_after_forward=False) does, and DeepSpeed's stage_1_and_2.py."""
+    shape, stack = preset("llama-3-8b"), find_stack(software)
+    compute = [
+        time_step(TrainingJob(shape, H100, each, 8192, 8 * microbatches), Plan(dp=8, zero=2)).breakdown[
+            "compute"
+        ]
+        for each in (stack, replace(stack, sharding=""))
+    ]
+    each = SHARDING[stack.sharding].gradient_bytes(stack.gradient_bytes)
+    moved = shape.parameters().total * each / H100.memory_bandwidth_bytes_per_second
+    expected = microbatches * (moved + (shape.layers + 2) * H100.kernel_overhead_seconds)
+    assert compute[0] - compute[1] == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("dtype", "share"), [("bf16", 1), ("fp8", 1 / 2), ("fp8-row", 1), ("mxfp8", 33 / 64)]
 )

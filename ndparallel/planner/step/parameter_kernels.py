@@ -1,5 +1,5 @@
 """The kernels that a framework runs over a rank's parameters, beside the layers' own: the optimizer's step,
-what is done to gradients before it, and ZeRO-3's copies of whole weights and gradients.
+what is done to gradients before it, and the copies of whole weights and gradients that ZeRO-2 and 3 make.
 
 Idea   All are bound by memory: so many bytes for each parameter (ndparallel.planner.optimizer_kernels). A
        step on the host takes its transfers and the host's own seconds instead.
@@ -81,15 +81,16 @@ def owned(pricing: Pricing, shared, experts):
 
 
 def copies_of_shards(pricing: Pricing, kind: str) -> tuple[list[Operation], list[Operation]]:
-    """What ZeRO-3 copies of a unit's whole weights after each gather, and of its whole gradients before they
-    are reduced; nothing where nothing is sharded."""
-    job, plan = pricing.job, pricing.plan
-    if not job.stack.sharding or plan.zero < 3 or not anywhere(pricing.groups.shards.ranks > 1):
+    """What ZeRO-3 copies of a unit's whole weights after each gather, and from ZeRO-2 on of its whole
+    gradients before they are reduced; nothing where nothing is sharded."""
+    job, plan, groups = pricing.job, pricing.plan, pricing.groups
+    over, gathers = (groups.shards, True) if plan.zero == 3 else (groups.dp, False)
+    if not job.stack.sharding or plan.zero < 2 or not anywhere(over.ranks > 1):
         return [], []
     copies, weights = SHARDING[job.stack.sharding], sum(elements_of(job, plan, kind))
     trained, each = sum(trained_of(job, plan, kind)), job.gradient_bytes
     size = either(keeps_gradients(job, plan), copies.added_bytes(each), copies.gradient_bytes(each))
-    gathered = [moving("copy weights", weights, copies.weight_bytes)] if copies.weight_bytes else []
+    gathered = [moving("copy weights", weights, copies.weight_bytes)] * (gathers and copies.weight_bytes > 0)
     return gathered, [moving("copy gradients", trained, size)]
 
 
