@@ -125,10 +125,11 @@ def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
         lists = {unit: [row_of(work, item) for item in step_operations(work.pricing, *work.trained(0))]}
     elif isinstance(work, FrameworkWorkload):
         passes = work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
-        gathered, made = copies_of_shards(work.pricing, unit)
-        gathered = [] if keeps_weights(work.job, work.plan) else gathered
+        gathered, again, made = copies_of_shards(work.pricing, unit)
+        if keeps_weights(work.job, work.plan):
+            gathered = again = []
         passes |= {"forward": gathered + passes["forward"]}
-        passes |= {"backward_input": gathered + made + passes["backward_input"]}
+        passes |= {"backward_input": again + made + passes["backward_input"]}
         waits = work.pricing.unit(unit)._asdict()
         lists = {
             name: [row_of(work, item) for item in items] + waits_of(waits[name])

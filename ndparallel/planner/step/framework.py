@@ -118,9 +118,9 @@ class FrameworkWorkload:
 
     def make_bucket(self, kind: str) -> BucketCost:
         trained = trained_of(self.job, self.plan, kind)
-        gathered, made = copies_of_shards(self.pricing, kind)
+        gathered, again, made = copies_of_shards(self.pricing, kind)
         own = self.unit_cost(kind)
-        unit = UnitCost([*gathered, *own.forward], [*gathered, *made, *own.backward], own.weights)
+        unit = UnitCost([*gathered, *own.forward], [*again, *made, *own.backward], own.weights)
         collective = "reduce_scatter" if self.plan.zero else "all_reduce"
         reduce = self.exchanges("gradients", collective, trained, self.job.gradient_bytes)
         elements, size = self.gathered_elements(kind), itemsize(self.job.stack.dtype)
@@ -185,7 +185,7 @@ class FrameworkWorkload:
     def adding(self, kinds: Sequence[str]) -> TimeBreakdown:
         """Seconds in which a pipeline of FSDP adds each microbatch's gradients to those that stay whole, or
         ZeRO-2 copies them to be reduced."""
-        made = {kind: copies_of_shards(self.pricing, kind)[1] for kind in {*kinds}}
+        made = {kind: copies_of_shards(self.pricing, kind)[-1] for kind in {*kinds}}
         seconds = {kind: [*map(self.pricing.seconds, items)] for kind, items in made.items()}
         return TimeBreakdown(compute=sum(each for kind in kinds for each in seconds[kind]))
 

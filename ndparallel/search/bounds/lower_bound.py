@@ -153,7 +153,7 @@ def less(table: PlanTable, seconds: np.ndarray) -> PlanTable:
 def through(counts: np.ndarray, table: PlanTable) -> np.ndarray:
     """F, I and W of one microbatch through as many parts as are counted, with what units wait there."""
     seconds = np.matmul(counts[..., : len(PARTS)], table["passes"])
-    if (table["zero"] == 3).any():
+    if table["waits"].any():
         seconds[:W] += np.matmul(counts[..., len(PARTS) :], table["waits"])
     return seconds
 
