@@ -135,13 +135,15 @@ def same(old: str, new: str) -> bool:
 
 
 def new_paragraph(found: re.Match, run: Run) -> str:
-    blocks, words = found["blocks"], found["words"]
+    numbers: dict[str, str] = {}
     for block in NUMBERS.finditer(found["blocks"]):
         for old, new in new_numbers(block, run):
-            if not re.search(whole(old), words):
+            if not re.search(whole(old), found["words"]):
                 raise UserError(f"the paragraph after {block[0].splitlines()[0]!r} does not say {old!r}.")
-            blocks, words = re.sub(whole(old), new, blocks), re.sub(whole(old), new, words)
-    return blocks + words
+            numbers[old] = new
+    # all at once: a number may become what another was
+    written = "|".join(map(whole, numbers))
+    return re.sub(written, lambda old: numbers[old[0]], found[0])
 
 
 def new_numbers(block: re.Match, run: Run) -> Iterator[tuple[str, str]]:

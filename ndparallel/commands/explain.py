@@ -3,6 +3,7 @@
 Idea   The same lists that `ndparallel plan` adds up. An operation is bound by compute, by memory bandwidth or
        by the launch of its kernel (latency), whichever takes longest; a collective by the network. One that
        runs beside an operation is listed with that operation's name, and with the time that is not hidden.
+       What a pass of all these waits for the CPU that launches its kernels is its last row.
        GPUs and batch that are not given are the fewest that the plan allows.
 """
 
@@ -16,6 +17,7 @@ from ndparallel.base.errors import unknown
 from ndparallel.hardware.launch_modes import with_launch_mode
 from ndparallel.planner.describe import shared_ports
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
@@ -37,6 +39,10 @@ UNITS = {
     "embedding": "one microbatch through the embedding",
     "head": "one microbatch through the head",
     "optimizer": "of the first pipeline rank",
+}
+WAITS = {  # of a pass: what it is called, and what bounds the pass
+    "launch": ("waits for launches", "launches"),
+    "host": ("waits for activations", "link to the host"),
 }
 
 
@@ -119,11 +125,16 @@ def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
         lists = {unit: [row_of(work, item) for item in step_operations(work.pricing, *work.trained(0))]}
     elif isinstance(work, FrameworkWorkload):
         passes = work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
-        gathered, made = copies_of_shards(work.pricing, unit)
-        gathered = [] if keeps_weights(work.job, work.plan) else gathered
+        gathered, again, made = copies_of_shards(work.pricing, unit)
+        if keeps_weights(work.job, work.plan):
+            gathered = again = []
         passes |= {"forward": gathered + passes["forward"]}
-        passes |= {"backward_input": gathered + made + passes["backward_input"]}
-        lists = {name: [row_of(work, item) for item in items] for name, items in passes.items()}
+        passes |= {"backward_input": again + made + passes["backward_input"]}
+        waits = work.pricing.unit(unit)._asdict()
+        lists = {
+            name: [row_of(work, item) for item in items] + waits_of(waits[name])
+            for name, items in passes.items()
+        }
     else:
         lists = {name: executed_rows(work, items) for name, items in executed_passes(work, unit).items()}
     return {
@@ -131,6 +142,15 @@ def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
         for name, rows in lists.items()
         if (shown := [row for row in rows if row["seconds"] or row["beside"]])
     }
+
+
+def waits_of(passed: TimeBreakdown) -> list[dict[str, Any]]:
+    """Rows of what a pass waits for as a whole."""
+    return [
+        {"name": name, "flops": 0.0, "bytes": 0.0, "seconds": float(passed.get(kind, 0.0))}
+        | {"bound": bound, "beside": ""}
+        for kind, (name, bound) in WAITS.items()
+    ]
 
 
 def executed_passes(work: ExecutedWorkload, unit: str) -> dict[str, list[Item]]:

@@ -62,8 +62,9 @@ def bytes_of(ledger: str) -> int:
 
 @dataclass(frozen=True)
 class ShardingCopies:
-    """What ZeRO-3 copies for each parameter of a unit: whole weights, after each gather; and whole gradients,
-    as they are made (2 bytes), as other kernels join, cast and divide them, before they are reduced."""
+    """What is copied for each parameter of a unit: by ZeRO-3 whole weights, after each gather; by ZeRO-2 too
+    whole gradients, as they are made (2 bytes), as other kernels join, cast and divide them, before they are
+    reduced."""
 
     source: str
     weight_bytes: int = 0

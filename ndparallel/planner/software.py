@@ -28,6 +28,7 @@ MEGATRON_2021 = Stack(
     dp_overlap=False,
     gathers_first=False,
     pp_overlap=False,
+    pp_in_parts=True,
     logit_bytes=44,
     vocabulary_multiple=128,
     optimizer="megatron-2021",

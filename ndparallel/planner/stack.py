@@ -183,6 +183,11 @@ class PipelineSettings:
     pp_overlap: bool = True  # beside compute; else a rank stands still while it sends and receives
     # with several chunks alone (megatron/training/arguments.py turns overlap_p2p_comm off in 1F1B)
     pp_overlaps_chunks: bool = False
+    # without sequence parallelism tp ranks send a part of an activation each, and gather it (2104.04473, 4.1;
+    # scatter_gather_tensors_in_pipeline in Megatron-LM's p2p_communication.py until 2022); else each sends
+    # all of it (get_tensor_shapes in megatron/core/pipeline_parallel/schedules.py; get_fwd_send_ops in
+    # torch/distributed/pipelining/stage.py)
+    pp_in_parts: bool = False
     # where a rank stands still: both messages with its neighbour one after the other (a gradient, then an
     # activation: TrainSchedule.steps in deepspeed/runtime/pipe/schedule.py), and where tp cuts them each in
     # two (PartitionedTensor: where the parts lie, then the part)
@@ -243,7 +248,7 @@ class LessonSettings:
     in_order: bool = False
     experts_in_turn: bool = False  # each kernel is launched for one of a rank's experts after another
     # the router's kernels and messages one by one: choosing, counting, permuting, sorting and combining rows,
-    # balancing, the gradient of its weights (else a rough number of launches)
+    # balancing (else a rough number of launches)
     routing_in_full: bool = False
     ep_overlap: bool = False  # rows travel beside shared experts, or the router's backward pass
     # shared experts have an MLP's activation, and its sums over tp (else their matrices alone are counted)

@@ -133,6 +133,18 @@ def head_and_prediction(job: TrainingJob, plan: Plan, head: Any, kept: float) ->
     return head + layers * (shared + counted.prediction_head / plan.tp), layers * experts
 
 
+def gathers_every_microbatch(job: TrainingJob, plan: Plan) -> bool:
+    """Whether weights are gathered for each microbatch: in ZeRO-3, and in FSDP's ZeRO-2 too, which keeps them
+    whole from the forward pass to the backward pass alone (set_reshard_after_backward in
+    torch/distributed/fsdp/_fully_shard/_fully_shard.py; SHARD_GRAD_OP in torch/distributed/fsdp/api.py)."""
+    return plan.zero == 3 or (plan.zero == 2 and job.stack.sharding.startswith("fsdp"))
+
+
+def gathers_again(job: TrainingJob, plan: Plan) -> bool:
+    """Whether weights are freed behind the forward pass, and gathered again for the backward pass."""
+    return plan.zero == 3 and job.stack.reshards
+
+
 def keeps_weights(job: TrainingJob, plan: Plan):
     """Whether FSDP's weights are whole from their first use to the end of the step."""
     return (plan.zero == 3) & (plan.pp > 1) & job.stack.whole_in_pipeline

@@ -123,6 +123,13 @@ def test_an_expression_may_compare_with_one_more_command():
     assert renewed(text, answers.__getitem__) == text.replace("2.0x", "3.0x")
 
 
+def test_a_number_may_become_what_another_was():
+    """Of 10.8% and 10.7% one became 10.7%, and then both what the other became."""
+    text = "<!-- numbers: python a.py\n10.8%  first ;  10.7%  second\n-->\nFirst 10.8%, then 10.7%.\n"
+    new = renewed(text, {"python a.py --json": '{"first": 0.107, "second": 0.106}'}.__getitem__)
+    assert new.endswith("First 10.7%, then 10.6%.\n")
+
+
 def test_a_number_is_not_mistaken_for_a_part_of_another():
     text = "<!-- numbers: any\n3.8x   strategies['DDP ring'].speedup\n-->\nNot 13.8x, nor 3.85x, but 3.8x.\n"
     assert renewed(text, commands(4.0)).endswith("Not 13.8x, nor 3.85x, but 4.0x.\n")

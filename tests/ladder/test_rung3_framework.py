@@ -71,10 +71,9 @@ def assert_seconds(
     job, plan = planned(lesson, hardware, **STACK | software)
     plan, seconds = replace(plan, shards=shards), seconds_of(results)
     assert float(time_step(job, plan).seconds) == pytest.approx(seconds, rel=rel)
-    if job.stack.reshards:  # as every framework
-        bound = lower_bound(job, plan)
-        assert 0.8 * seconds < bound.seconds[0] <= seconds * (1 + rel)
-        assert bound.memory_bytes[0] == pytest.approx(peak_memory(job, plan).total)
+    bound = lower_bound(job, plan)
+    assert 0.8 * seconds < bound.seconds[0] <= seconds * (1 + rel)
+    assert bound.memory_bytes[0] == pytest.approx(peak_memory(job, plan).total)
     return job, plan
 
 

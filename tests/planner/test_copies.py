@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu import Link
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS
@@ -16,6 +17,7 @@ from ndparallel.planner.optimizer_kernels import SHARDING, bytes_of
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import framework_workload
+from ndparallel.planner.step.parameter_kernels import copies_of_shards
 from ndparallel.planner.step.stage_messages import message_seconds
 
 H100, LLAMA, MEGATRON = find_hardware("h100"), preset("llama-3-70b"), find_stack("megatron-core")
@@ -47,6 +49,33 @@ def test_every_microbatch_copies_whole_weights_twice_and_gradients_once(dp, micr
     launched = (shape.layers + 2) * 3 * H100.kernel_overhead_seconds
     expected = microbatches * (moved + launched) * (dp > 1)
     assert seconds[0] - seconds[1] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("software", "moved", "kernels"), [("torchtitan", 4 + 6, 2), ("deepspeed", 4, 1)])
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_zero_2_copies_gradients_of_every_microbatch_and_fsdps_weights_once(
+    software, moved, kernels, microbatches
+):
+    """fully_shard(reshard_after_forward=False), and DeepSpeed's stage_1_and_2.py."""
+    shape, stack = preset("llama-3-8b"), find_stack(software)
+    job, plan = TrainingJob(shape, H100, stack, 8192, 8 * microbatches), Plan(dp=8, zero=2)
+    copies = [item for items in copies_of_shards(Pricing(job, plan), "dense") for item in items]
+    layer = shape.parameters()
+    each = layer.attention + layer.dense_mlp + layer.layer_norms
+    assert len(copies) == kernels
+    assert sum(item.bytes for item in copies) == each * moved
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_fsdps_zero_2_gathers_weights_for_every_microbatch_and_deepspeeds_once_a_step(microbatches):
+    """A slow network shows it: torch reshards behind each backward pass (set_reshard_after_backward)."""
+    slow = replace(H100, across=Link(0.0, 1e8))
+    fsdp, deepspeed = (
+        TrainingJob(LLAMA, slow, replace(find_stack(name), gradient_bytes=0), 128, 64 * microbatches)
+        for name in ("torchtitan", "deepspeed")
+    )
+    gathers = [time_step(job, Plan(dp=64, zero=2)).seconds for job in (fsdp, deepspeed)]
+    assert gathers[0] == pytest.approx(microbatches * gathers[1], rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +167,18 @@ def test_deepspeeds_pipeline_stands_still_for_two_messages_where_megatrons_does_
         (latency, wire), both = message_seconds(megatron), message_seconds(deepspeed)
         assert both[1] == 2 * wire
         assert both[0] == pytest.approx(2 * parts * (latency - gather) + 1.5 * gather)
+
+
+@pytest.mark.parametrize(
+    ("software", "parts"), [("megatron-2022", 4), ("megatron-core", 1), ("torchtitan", 1)]
+)
+def test_only_megatron_before_core_cuts_what_tp_ranks_send_without_sequence_parallelism(software, parts):
+    """p2p_communication.py of v2.6; get_tensor_shapes in megatron/core/pipeline_parallel/schedules.py."""
+    stack, plan = find_stack(software), Plan(tp=4, pp=4, dp=8)
+    shards = message_seconds(Pricing(job_of(stack), replace(plan, sequence_parallel=True)))
+    latency, wire = message_seconds(Pricing(job_of(stack), plan))
+    assert wire == pytest.approx(4 / parts * shards[1])
+    assert (latency > shards[0]) == (parts > 1)
 
 
 def without_hidden(lists):

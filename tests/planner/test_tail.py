@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import workload_of
 from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.framework import FrameworkWorkload
+from ndparallel.planner.step.stage_messages import tied_sum
 from ndparallel.planner.step.tail import ROUNDING, Tails
 
 LLAMA = ModelShape("llama", 32, 4096, 32, 8, 128, 14336, 128256)
@@ -60,3 +63,16 @@ def test_ranks_that_end_long_before_the_last_are_not_timed():
     early = Tails(tails.work, tails.ends._replace(end=end, complete=end))
     assert early.last == 0
     assert len(early.known) == 1
+
+
+def test_what_an_end_of_the_pipeline_waits_for_the_other_before_a_tied_table_is_summed_is_bubble():
+    """The head, whose rank ends first, waits for the embedding: no link would make that shorter."""
+    tails = tails_of(Plan(pp=4, dp=8, zero=1), True, "megatron-core", 0, 0.0)
+    end = [9.0, 6.0, 3.0, 1.0]
+    synced = Tails(tails.work, tails.ends._replace(end=end, complete=end)).synced
+    spent = [synced[rank].spent for rank in (0, 3)]
+    assert isinstance(tails.work, FrameworkWorkload)
+    sums = tails.work.pricing.seconds_alone(tied_sum(tails.work.pricing))
+    assert [each["pp"] for each in spent] == pytest.approx([sums, sums])
+    assert spent[0]["bubble"] == 0
+    assert spent[1]["bubble"] == pytest.approx(8, abs=0.1)

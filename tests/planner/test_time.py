@@ -159,6 +159,21 @@ def test_model_flops_are_three_times_what_the_lists_of_a_forward_pass_multiply(n
     assert 3 * batch * multiplied == pytest.approx(model_flops(one), rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["llama-3-8b", "qwen2-57b-a14b", "deepseek-v3"])
+@pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "deepspeed"])
+def test_each_matrix_multiplies_as_often_for_inputs_and_for_weights_as_in_the_forward_pass(name, software):
+    """Routers too (RouterGatingLinearFunction.backward, megatron/core/transformer/moe/moe_utils.py)."""
+    shape = find_model(name)
+    for kind in {*kinds_by_stage(shape, 1)[0]} - {"embedding"}:
+        passes = LayerLists(shape, Share(1, 1024), find_stack(software)).unit(kind, "none")
+        once, _, inputs, weights = (sum(item.flops for item in each if is_product(item)) for each in passes)
+        assert inputs == pytest.approx(once) and weights == pytest.approx(once)
+
+
+def is_product(item) -> bool:
+    return isinstance(item, Operation) and item.kind == "matmul"
+
+
 def multiplying(one: TrainingJob, kind: str) -> list[Operation]:
     """The products of a unit's forward pass, attention's among them."""
     forward = LayerLists(one.shape, Share(1, one.sequence), one.stack).unit(kind, "none").forward

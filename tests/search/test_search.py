@@ -270,7 +270,7 @@ def test_only_software_that_has_them_chooses_modules_that_the_model_has():
 
 
 def test_a_faster_plan_that_leaves_less_memory_free_is_named():
-    some = job(batch=64, software="torchtitan", sequence=8192)
+    some = job("llama-2-13b", batch=64, software="torchtitan")
     usual, told, full = (
         search(some, 8),
         search(some, 8, tight=True),

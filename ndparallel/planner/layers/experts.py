@@ -235,10 +235,9 @@ class ExpertLists(LayerParts):
 
     def experts_weights(self) -> list:
         up, down = self.grouped("wgrad")
-        shared = self.weights(self.shared_matrices())
+        shared, routers = self.weights(self.shared_matrices()), self.routers("wgrad")
         if not self.stack.in_order:
-            return [up, down, *shared]
-        routers = self.routers("wgrad") if self.stack.routing_in_full else []
+            return [up, down, *shared, *routers]
         return [*routers, *shared, *[down] * self.turns, *[up] * self.turns]
 
     def grouped(self, side: str) -> list[Operation]:

@@ -118,9 +118,9 @@ class FrameworkWorkload:
 
     def make_bucket(self, kind: str) -> BucketCost:
         trained = trained_of(self.job, self.plan, kind)
-        gathered, made = copies_of_shards(self.pricing, kind)
+        gathered, again, made = copies_of_shards(self.pricing, kind)
         own = self.unit_cost(kind)
-        unit = UnitCost([*gathered, *own.forward], [*gathered, *made, *own.backward], own.weights)
+        unit = UnitCost([*gathered, *own.forward], [*again, *made, *own.backward], own.weights)
         collective = "reduce_scatter" if self.plan.zero else "all_reduce"
         reduce = self.exchanges("gradients", collective, trained, self.job.gradient_bytes)
         elements, size = self.gathered_elements(kind), itemsize(self.job.stack.dtype)
@@ -179,12 +179,13 @@ class FrameworkWorkload:
         forward, inputs, weights = (
             total([each[place] for each in passes], counts.values()) for place in range(3)
         )
-        weights = weights + self.adding(kinds) if self.plan.zero == 3 else weights
+        weights = weights + self.adding(kinds) if self.plan.zero >= 2 else weights
         return [forward + self.shared_amax, inputs + self.shared_amax, weights]
 
     def adding(self, kinds: Sequence[str]) -> TimeBreakdown:
-        """Seconds in which a pipeline of FSDP adds each microbatch's gradients to those that stay whole."""
-        made = {kind: copies_of_shards(self.pricing, kind)[1] for kind in {*kinds}}
+        """Seconds in which a pipeline of FSDP adds each microbatch's gradients to those that stay whole, or
+        ZeRO-2 copies them to be reduced."""
+        made = {kind: copies_of_shards(self.pricing, kind)[-1] for kind in {*kinds}}
         seconds = {kind: [*map(self.pricing.seconds, items)] for kind, items in made.items()}
         return TimeBreakdown(compute=sum(each for kind in kinds for each in seconds[kind]))
 
@@ -228,9 +229,11 @@ class FrameworkWorkload:
         if not tied(self.job) or first == last:
             return []
         seconds = self.pricing.seconds_alone(tied_sum(self.pricing))
-        return [
-            StageCollective((first, last), lambda starts: [max(starts) - start + seconds for start in starts])
-        ]
+
+        def taken(starts: Sequence[Any]) -> list[Any]:
+            return [max(starts) - start + seconds for start in starts]
+
+        return [StageCollective((first, last), taken, late="bubble")]
 
     def optimizer(self, rank: int) -> list[TimeBreakdown]:
         """The optimizer's step of what the rank owns of all its stages."""

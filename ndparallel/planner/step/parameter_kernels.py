@@ -1,5 +1,5 @@
 """The kernels that a framework runs over a rank's parameters, beside the layers' own: the optimizer's step,
-what is done to gradients before it, and ZeRO-3's copies of whole weights and gradients.
+what is done to gradients before it, and the copies of whole weights and gradients that ZeRO-2 and 3 make.
 
 Idea   All are bound by memory: so many bytes for each parameter (ndparallel.planner.optimizer_kernels). A
        step on the host takes its transfers and the host's own seconds instead.
@@ -20,7 +20,13 @@ from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.numbers import anywhere, either, smaller
 from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
-from ndparallel.planner.stages import elements_of, keeps_gradients, trained_of
+from ndparallel.planner.stages import (
+    elements_of,
+    gathers_again,
+    gathers_every_microbatch,
+    keeps_gradients,
+    trained_of,
+)
 
 # of a host, for one parameter: Ren et al., "ZeRO-Offload" (2101.06840), table 4, 2.57 s for 10 billion
 CPU_ADAM_SECONDS = 0.257e-9
@@ -80,17 +86,19 @@ def owned(pricing: Pricing, shared, experts):
     return shared / (owners if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
 
 
-def copies_of_shards(pricing: Pricing, kind: str) -> tuple[list[Operation], list[Operation]]:
-    """What ZeRO-3 copies of a unit's whole weights after each gather, and of its whole gradients before they
-    are reduced; nothing where nothing is sharded."""
-    job, plan = pricing.job, pricing.plan
-    if not job.stack.sharding or plan.zero < 3 or not anywhere(pricing.groups.shards.ranks > 1):
-        return [], []
+def copies_of_shards(pricing: Pricing, kind: str) -> tuple[list[Operation], list[Operation], list[Operation]]:
+    """What is copied of a unit's whole weights after their gather in a forward pass and in a backward pass,
+    and from ZeRO-2 on of its whole gradients before they are reduced; nothing where nothing is sharded."""
+    job, plan, groups = pricing.job, pricing.plan, pricing.groups
+    over = groups.shards if plan.zero == 3 else groups.dp
+    if not job.stack.sharding or plan.zero < 2 or not anywhere(over.ranks > 1):
+        return [], [], []
     copies, weights = SHARDING[job.stack.sharding], sum(elements_of(job, plan, kind))
     trained, each = sum(trained_of(job, plan, kind)), job.gradient_bytes
     size = either(keeps_gradients(job, plan), copies.added_bytes(each), copies.gradient_bytes(each))
-    gathered = [moving("copy weights", weights, copies.weight_bytes)] if copies.weight_bytes else []
-    return gathered, [moving("copy gradients", trained, size)]
+    gathers = gathers_every_microbatch(job, plan) and copies.weight_bytes > 0
+    gathered = [moving("copy weights", weights, copies.weight_bytes)] * gathers
+    return gathered, gathered * gathers_again(job, plan), [moving("copy gradients", trained, size)]
 
 
 def moving(name: str, parameters: Any, size: Any) -> Operation:

@@ -18,15 +18,17 @@ def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
     the slowest: between nodes, unless one node has the whole pipeline."""
     job, plan = pricing.job, pricing.plan
     latency, bandwidth = message_price(pricing.groups.pp)
-    part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
-    gathered = (
-        0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
-    )
+    whole = plan.share(job).rows * job.shape.hidden * HALF
+    part, gathered = whole / plan.tp, collective_seconds("all_gather", whole, pricing.groups.tp)
+    if plan.sequence_parallel:
+        gathered = 0.0
     if job.stack.pp_in_turn:
         # three gathers for the two messages of a microbatch: backward the rank's own output is made whole too
         # (_exec_backward_pass in deepspeed/runtime/pipe/engine.py)
         return 2 * (1 + (plan.tp > 1)) * latency + 1.5 * gathered, 2 * part / bandwidth
-    return latency + gathered, part / bandwidth
+    if plan.sequence_parallel or job.stack.pp_in_parts:
+        return latency + gathered, part / bandwidth
+    return latency, whole / bandwidth
 
 
 def tied(job: TrainingJob) -> bool:

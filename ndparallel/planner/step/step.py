@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.planner.layers.breakdown import TimeBreakdown
+from ndparallel.planner.stages import gathers_again, gathers_every_microbatch
 from ndparallel.planner.step.overlap import (
     fully_sharded,
     gather_in_turn,
@@ -82,14 +83,20 @@ def one_stage(
     microbatches = microbatches or plan.microbatches(work.job)
     streams.trace = trace
     streams.run(work.states(0))
-    if plan.zero == 3:
-        fsdp = partial(fully_sharded, streams, prefetch=stack.prefetch, overlap=stack.dp_overlap)
+    if every := gathers_every_microbatch(work.job, plan):
+        fsdp = partial(
+            fully_sharded,
+            streams,
+            prefetch=stack.prefetch,
+            overlap=stack.dp_overlap,
+            reshard=gathers_again(work.job, plan),
+        )
         first = microbatches - 1 if stack.whole_between else 0
         unreduced = without_reductions(buckets)
         for _ in streams.repeats(first):
-            fsdp(unreduced, reshard=stack.reshards)
+            fsdp(unreduced)
         for _ in streams.repeats(microbatches - first):
-            fsdp(buckets, reshard=stack.reshards)
+            fsdp(buckets)
     elif plan.zero == 2:
         for _ in streams.repeats(microbatches):
             sharded_gradients(streams, buckets, stack.dp_overlap)
@@ -97,6 +104,6 @@ def one_stage(
         gathers_first = plan.zero == 1 and stack.gathers_first
         replicated(streams, buckets, microbatches, stack.dp_overlap, gathers_first)
     streams.run(work.optimizer(0), "optimizer")
-    if plan.zero == 2 or (plan.zero == 1 and not stack.gathers_first):
+    if not every and (plan.zero == 2 or (plan.zero == 1 and not stack.gathers_first)):
         gather_in_turn(streams, buckets)
     return streams

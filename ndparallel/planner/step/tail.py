@@ -18,9 +18,11 @@ Glossary
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import accumulate
 from typing import Any
+
+import numpy as np
 
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.layers.breakdown import TimeBreakdown
@@ -147,8 +149,11 @@ def synchronise(
     for rank in collective.ranks:
         streams[rank].run(collective.before(rank), "optimizer")
     starts = [ended[rank] + streams[rank].spent.total for rank in collective.ranks]
-    for rank, seconds in zip(collective.ranks, collective.seconds(starts)):
-        streams[rank].spend("pp", seconds)
+    last = reduce(np.maximum, starts)
+    for rank, start, seconds in zip(collective.ranks, starts, collective.seconds(starts)):
+        waits = np.minimum(last - start, seconds)
+        streams[rank].spend(collective.late, waits)
+        streams[rank].spend("pp", seconds - waits)
 
 
 def step_tail(work: Workload, rank: int, streams: StreamClock) -> TimeBreakdown:

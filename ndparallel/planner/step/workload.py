@@ -20,11 +20,13 @@ from ndparallel.planner.step.streams import Item, Machine
 
 class StageCollective(NamedTuple):
     """A collective between pipeline ranks, each of which begins it when it has done what is `before`;
-    `seconds` that it takes each of them, from the moments at which they begin it."""
+    `seconds` that it takes each of them, from the moments at which they begin it. What they wait for those
+    that are `late` counts as this: in the lessons' runs as the collective (ndparallel.results.measure)."""
 
     ranks: Sequence[int]
     seconds: Callable[[Sequence[Any]], Sequence[Any]]
     before: Callable[[int], Sequence[Item]] = lambda rank: ()
+    late: str = "pp"
 
 
 class Workload(Protocol):

@@ -44,7 +44,14 @@ from ndparallel.planner.memory.states import (
 )
 from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.numbers import either
-from ndparallel.planner.stages import held_of, keeps_gradients, keeps_weights, trained_of
+from ndparallel.planner.stages import (
+    gathers_again,
+    gathers_every_microbatch,
+    held_of,
+    keeps_gradients,
+    keeps_weights,
+    trained_of,
+)
 from ndparallel.planner.step.framework import FrameworkWorkload, slowest_of
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.parameter_kernels import optimizer_seconds
@@ -106,7 +113,7 @@ def price_key(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
 def time_table(pricing: Pricing) -> PlanTable:
     job, plans = pricing.job, pricing.plan
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
-    hides, hidden, sharded = to_hide(pricing), hidden_beside(pricing), plans.zero == 3
+    hides, hidden, sharded = to_hide(pricing), hidden_beside(pricing), gathers_every_microbatch(job, plans)
     if sharded:
         kept = keeps_weights(job, plans)
         passes, hides, hidden = (fully_sharded(each, kept) for each in (passes, hides, hidden))
@@ -299,7 +306,8 @@ def waits_of(pricing: Pricing, passes: list[list[Any]], travel: list[list[list[A
     )
     slower = by_unit([np.maximum(*lines) for lines in zip(*gathering)])
     counts = (job.shape.layers - job.shape.moe_layers, job.shape.moe_layers, 1, 1)
-    reduce, gather = map(by_unit, busier_line(counts, reducing, gathering))
+    again = [[seconds * gathers_again(job, pricing.plan) for seconds in line] for line in gathering]
+    reduce, gather = map(by_unit, busier_line(counts, reducing, again))
     return [
         [wait_of_forward(place, job.stack, ahead, slower) for place in places],
         [wait_of_backward(place, job.stack, back, gather, reduce) for place in places],

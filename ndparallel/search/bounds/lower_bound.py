@@ -61,13 +61,9 @@ class StepBound:
 
 
 def lower_bound(job: TrainingJob, plans: Plan) -> StepBound:
-    """Bound the steps of an array of plans on the same number of GPUs. Raises UserError for the lessons' own
-    software, which is timed alone."""
-    if job.stack.executed:
-        raise UserError(
-            f"software {job.stack.name} is the lessons' own and is timed, not priced; choose a real "
-            "framework's."
-        )
+    """Bound the steps of an array of plans on the same number of GPUs. Raises UserError for what is timed
+    alone: the lessons' own software, and plans that no search has."""
+    check_priced(job, plans)
     plans = spread(plans)
     columns = memory_table(job, plans) | time_tables(job, [plans])[0]
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
@@ -77,6 +73,21 @@ def lower_bound(job: TrainingJob, plans: Plan) -> StepBound:
         (seconds[rows],) = least_seconds(table, depth, job.stack, [plans.recipe])
         (memory[rows],) = peak_bytes(table, depth, [plans.recipe])
     return StepBound(seconds, memory)
+
+
+def check_priced(job: TrainingJob, plans: Plan) -> None:
+    """Raise UserError for what a bound does not know."""
+    if job.stack.executed:
+        raise UserError(
+            f"software {job.stack.name} is the lessons' own and is timed, not priced; choose a real "
+            "framework's."
+        )
+    for name in ("recompute_layers", "stage_layers"):
+        if apart := getattr(plans, name):
+            raise UserError(
+                f"{name} is {apart}, and a bound takes all layers to be recomputed alike and split evenly: "
+                "leave it out, or time the plan with predict."
+            )
 
 
 def spread(plans: Plan) -> Plan:
@@ -142,7 +153,7 @@ def less(table: PlanTable, seconds: np.ndarray) -> PlanTable:
 def through(counts: np.ndarray, table: PlanTable) -> np.ndarray:
     """F, I and W of one microbatch through as many parts as are counted, with what units wait there."""
     seconds = np.matmul(counts[..., : len(PARTS)], table["passes"])
-    if (table["zero"] == 3).any():
+    if table["waits"].any():
         seconds[:W] += np.matmul(counts[..., len(PARTS) :], table["waits"])
     return seconds
 
