@@ -29,6 +29,7 @@ from ndparallel.launch_flags.invocation import (
     scheduled,
     world_size,
 )
+from ndparallel.launch_flags.megatron_yaml import script_of
 from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_notes import example_notes, not_read, notes
 from ndparallel.launch_flags.read_plan import plan_from
@@ -62,17 +63,18 @@ def read_megatron(
     name: str = "",
     folder: Path | None = None,
 ) -> Reading:
-    """Read a shell script or a bare command line. `gpus` and `vocab` stand in for what it does not say, or
-    overrule it; `variables` are set from outside, the script's own arguments by their numbers. Without
-    those the example counts that its comments give under the script's `name`. What it includes is looked for
-    in and around its `folder`.
+    """Read a shell script, a bare command line, or YAML with MODEL_ARGS. `gpus` and `vocab` stand in for what
+    it does not say, or overrule it; `variables` are set from outside, the script's own arguments by their
+    numbers. Without those the example counts that its comments give under the script's `name`. What it
+    includes is looked for in and around its `folder`.
 
     Raises UserError, one sentence that begins with the line it is about, for what is no such command line,
     contradicts itself, or cannot be trained.
     """
     given = dict(variables or {})
     example = Example() if any(map(str.isdecimal, given)) else example_of(text, name)
-    script = read_script(text, example.arguments | given, scheduled(text, given), folder)
+    shell = script_of(text, given)
+    script = read_script(shell, example.arguments | given, scheduled(shell, given), folder)
     try:
         found = reading(script, hardware, gpus, vocab)
     except UserError as error:
