@@ -87,7 +87,14 @@ def test_what_claim_4_says_of_zero_1_in_torch_is_what_was_counted():
     )
 
 
+def test_that_tp16_crosses_nodes_is_not_what_it_waits_for():
+    said = TEXT[TEXT.index("**12.**") :]
+    shares = re.search(r"waits (\d+)% of its step. With 64 GPUs on one NVLink it waits as long: (\d+)%", said)
+    assert shares and shares[1] == shares[2]
+
+
 def test_who_hides_sums_behind_weight_gradients_is_what_the_planner_says():
     overlap = {name: STACKS[name].tp_overlap for name in ("megatron-2021", "megatron-2022", "torchtitan")}
     assert overlap == {"megatron-2021": "none", "megatron-2022": "backward", "torchtitan": "none"}
-    assert "Megatron has done it since 2022, PyTorch's DTensor does it only with async TP" in TEXT
+    # megatron-2021 is the Megatron of 2104.04473, of April
+    assert "Megatron has done it since September 2021, PyTorch's DTensor does it only with async TP" in TEXT
