@@ -12,6 +12,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of
 from ndparallel.planner.prediction import predict, time_step
 from ndparallel.planner.software import STACKS
@@ -99,6 +100,23 @@ def test_a_pair_of_microbatches_launches_its_kernels_once_whatever_is_recomputed
     pair = beside(unit.forward, unit.backward, pricing.slowdown)
     assert in_pairs(unit, 1.0, pricing.slowdown).total.total == pytest.approx(pair.total)
     assert in_pairs(unit, 0.0, pricing.slowdown).total.total == pytest.approx(unit.total.total)
+
+
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_a_step_that_launches_bound_is_no_longer_where_all_to_alls_hide(zero):
+    """A pair's waits counted in its backward pass alone, which made passes unequal, and ranks wait."""
+    shape = replace(
+        find_model("qwen3-30b-a3b"), layers=8, hidden=2048, heads=8, kv_heads=4, head_dim=128, vocab=256
+    )
+    shape = replace(shape, experts=Experts(16, 2, 1024))
+    gpu = find_hardware("b200")
+    slow = replace(gpu, across=replace(gpu.across, bandwidth_bytes_per_second=4.5e9))
+    plan = Plan(pp=2, dp=8, ep=4, zero=zero, schedule="interleaved", chunks=2)
+    shown, hidden = (
+        TrainingJob(shape, slow, replace(STACKS["megatron-core"], hides_dispatch=hides), 4096, 128)
+        for hides in (False, True)
+    )
+    assert time_step(hidden, plan).seconds < time_step(shown, plan).seconds
 
 
 @pytest.mark.parametrize("schedule", ["v-half", "v-min", "zb-v", "dualpipev"])

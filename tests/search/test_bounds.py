@@ -105,8 +105,8 @@ def test_nor_is_one_whose_gradients_overlap_and_whose_weights_do_not(kinds):
         assert bounded(switched(job, prefetch=False, dp_overlap=True), hybrid) <= 1 + ROUNDING
 
 
-def test_the_bound_of_fsdp_knows_that_pairs_wait_for_launches_in_their_backward_passes():
-    """What a forward pass waits for them less, its pair's backward pass waits more, and hides more behind."""
+def test_the_bound_of_fsdp_knows_that_one_pass_of_a_pair_waits_for_the_launches_of_the_other():
+    """What one waits for them less the other waits more, and hides more behind."""
     shape = replace(DENSE, hidden=256, heads=8, kv_heads=4, head_dim=32, experts=Experts(16, 1, 2048))
     gpu = find_hardware("h100")
     slow = replace(gpu, across=replace(gpu.across, bandwidth_bytes_per_second=1e10), gpus_per_node=1)

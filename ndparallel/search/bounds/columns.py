@@ -284,9 +284,9 @@ def fully_sharded(passes: list[list[Any]], whole: Any) -> list[list[Any]]:
 
 
 def in_part_paired(pricing: Pricing, passes: list[list[Any]], hidden: list[list[Any]]) -> list[list[Any]]:
-    """Passes of which a share runs in pairs: a pair waits for launches in its backward pass alone. In a
-    pipeline the share depends on the chunks: there they are those alone or those in pairs, whichever are
-    longer, as behind them more is gathered."""
+    """Passes of which a share runs in pairs, of which one may wait for the other's launches. In a pipeline
+    the share depends on the chunks: there they are those alone or those in pairs, whichever are longer, as
+    behind them more is gathered."""
     plan = pricing.plan
     share, single = share_in_pairs(plan.recipe, plan.microbatches(pricing.job), 1, 1), plan.pp == 1
     return [
