@@ -19,7 +19,7 @@ from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.planner.step.paired import beside, in_pairs, share_in_pairs
-from ndparallel.planner.step.parameter_kernels import step_operations
+from ndparallel.planner.step.parameter_kernels import optimizer_seconds, step_operations
 from ndparallel.search.bounds.lower_bound import lower_bound
 
 QWEN = find_model("qwen3-235b-a22b")
@@ -198,6 +198,18 @@ def test_the_steps_kernels_move_what_is_priced_and_gradients_are_divided_before_
     operations = {one.name: one.bytes for one in step_operations(work.pricing, *work.trained(0))}
     assert operations["divide gradients"] == 2 * operations["zero gradients"]
     assert operations["adam"] == pytest.approx(7 * operations["norm"])
+
+
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+@pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "fsdp-2023", "megatron-2021"])
+def test_the_steps_kernels_take_what_a_plan_counts_on_a_gpu_that_was_calibrated_too(software, moments):
+    gpu = replace(find_hardware("h100"), optimizer_fraction=0.5)
+    work = framework_workload(
+        TrainingJob(find_model("gpt2-xl"), gpu, STACKS[software], 1024, 8, moments=moments), Plan(dp=2)
+    )
+    kernels = step_operations(work.pricing, *work.trained(0))
+    counted = optimizer_seconds(work.pricing, *work.trained(0))
+    assert sum(map(work.pricing.seconds, kernels)) == pytest.approx(counted, rel=1e-12)
 
 
 @pytest.mark.parametrize(
