@@ -203,7 +203,8 @@ def test_the_steps_kernels_move_what_is_priced_and_gradients_are_divided_before_
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
 @pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "fsdp-2023", "megatron-2021"])
 def test_the_steps_kernels_take_what_a_plan_counts_on_a_gpu_that_was_calibrated_too(software, moments):
-    gpu = replace(find_hardware("h100"), optimizer_fraction=0.5)
+    h100: Any = find_hardware("h100")
+    gpu = replace(h100, optimizer_fraction=0.5)
     work = framework_workload(
         TrainingJob(find_model("gpt2-xl"), gpu, STACKS[software], 1024, 8, moments=moments), Plan(dp=2)
     )
