@@ -81,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(prose(f"{name}  {UNITS[unit]}: {si(taken, 's')}", width, bold=name), end="\n\n")
         console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
         console.print()
+    if paired := beside_another(work, unit):
+        console.print(prose(paired, width))
     for sentence in shared_ports(found):
         console.print(prose(f"Each collective has its ports to itself here. {sentence}", width))
     return 0
@@ -115,6 +117,19 @@ def busiest(job: TrainingJob, plan: Plan, unit: str) -> str:
         f"Experts of the busiest rank: {received:g} times the mean's rows."
         if unit == "experts" and received != 1
         else ""
+    )
+
+
+def beside_another(work: AnyWorkload, unit: str) -> str:
+    """What a plan counts for the passes of a unit that run beside those of another microbatch."""
+    if unit == "optimizer" or not isinstance(work, FrameworkWorkload):
+        return ""
+    alone, counted = (float(each.total.total) for each in (work.pricing.unit(unit), work.unit(unit)))
+    if counted >= alone:
+        return ""
+    return (
+        f"Each pass is shown for itself, all-to-alls included. A plan counts {si(counted, 's')} for these "
+        f"{si(alone, 's')}, as most passes run beside another microbatch's."
     )
 
 

@@ -366,6 +366,14 @@ def test_what_is_not_as_usual_is_said(capsys):
     assert "full recomputation of 4 layers a stage, keys and values gathered." in said
 
 
+def test_explain_says_what_a_plan_counts_where_all_to_alls_hide_beside_another_microbatch(capsys):
+    options = "explain --model qwen3-30b-a3b --dp 16 --ep 16 --gpus 16 --global-batch 128"
+    assert main(options.split()) == 0
+    assert "for itself" not in capsys.readouterr().out
+    assert main([*options.split(), "--overlap", "ep"]) == 0
+    assert "A plan counts" in capsys.readouterr().out
+
+
 def test_explain_prices_the_busiest_ranks_experts(capsys):
     options = "--model mixtral-8x7b --gpus 8 --ep 8 --global-batch 64 --routing-imbalance 1.3"
     assert main(["explain", *options.split()]) == 0

@@ -12,13 +12,14 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of
 from ndparallel.planner.prediction import predict, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.planner.step.paired import beside, in_pairs, share_in_pairs
-from ndparallel.planner.step.parameter_kernels import step_operations
+from ndparallel.planner.step.parameter_kernels import optimizer_seconds, step_operations
 from ndparallel.search.bounds.lower_bound import lower_bound
 
 QWEN = find_model("qwen3-235b-a22b")
@@ -101,6 +102,23 @@ def test_a_pair_of_microbatches_launches_its_kernels_once_whatever_is_recomputed
     assert in_pairs(unit, 0.0, pricing.slowdown).total.total == pytest.approx(unit.total.total)
 
 
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_a_step_that_launches_bound_is_no_longer_where_all_to_alls_hide(zero):
+    """A pair's waits counted in its backward pass alone, which made passes unequal, and ranks wait."""
+    shape = replace(
+        find_model("qwen3-30b-a3b"), layers=8, hidden=2048, heads=8, kv_heads=4, head_dim=128, vocab=256
+    )
+    shape = replace(shape, experts=Experts(16, 2, 1024))
+    gpu = find_hardware("b200")
+    slow = replace(gpu, across=replace(gpu.across, bandwidth_bytes_per_second=4.5e9))
+    plan = Plan(pp=2, dp=8, ep=4, zero=zero, schedule="interleaved", chunks=2)
+    shown, hidden = (
+        TrainingJob(shape, slow, replace(STACKS["megatron-core"], hides_dispatch=hides), 4096, 128)
+        for hides in (False, True)
+    )
+    assert time_step(hidden, plan).seconds < time_step(shown, plan).seconds
+
+
 @pytest.mark.parametrize("schedule", ["v-half", "v-min", "zb-v", "dualpipev"])
 def test_no_schedule_but_the_interleaved_one_takes_megatrons_pairs(schedule):
     """Megatron-Core runs its own schedules so. DualPipeV pairs a rank's two chunks, whatever is asked for."""
@@ -180,6 +198,19 @@ def test_the_steps_kernels_move_what_is_priced_and_gradients_are_divided_before_
     operations = {one.name: one.bytes for one in step_operations(work.pricing, *work.trained(0))}
     assert operations["divide gradients"] == 2 * operations["zero gradients"]
     assert operations["adam"] == pytest.approx(7 * operations["norm"])
+
+
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+@pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "fsdp-2023", "megatron-2021"])
+def test_the_steps_kernels_take_what_a_plan_counts_on_a_gpu_that_was_calibrated_too(software, moments):
+    h100: Any = find_hardware("h100")
+    gpu = replace(h100, optimizer_fraction=0.5)
+    work = framework_workload(
+        TrainingJob(find_model("gpt2-xl"), gpu, STACKS[software], 1024, 8, moments=moments), Plan(dp=2)
+    )
+    kernels = step_operations(work.pricing, *work.trained(0))
+    counted = optimizer_seconds(work.pricing, *work.trained(0))
+    assert sum(map(work.pricing.seconds, kernels)) == pytest.approx(counted, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,9 @@ class Pricing:
         return "none" if kind.endswith(KEPT) else self.plan.recompute
 
     def with_host(self, unit: UnitSeconds, recompute: str) -> UnitSeconds:
-        """A layer's passes, each no shorter than its activations are on their way to the host, or back."""
+        """A layer's passes, each no shorter than its activations are on their way to the host, or back. Where
+        a schedule parts backward passes I has all the wait, and W, which comes later, none: with a quicker W
+        more is waited in I, and such a step can be some hundredths longer."""
         away = self.job.activations_away * kept_bytes(self.lists, recompute)
         seconds = away / host_bandwidth(self.job.hardware)
         waits = [larger(0.0, seconds - taken.total) for taken in (unit.forward, unit.backward)]

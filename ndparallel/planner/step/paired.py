@@ -25,6 +25,7 @@ from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.layers.pricing import UnitSeconds
 from ndparallel.planner.numbers import either, larger
 
+TINY = 1e-12  # seconds
 Pair = tuple[int, int]
 
 
@@ -54,19 +55,21 @@ def shown_beside(passing: TimeBreakdown, other: TimeBreakdown, slowdown: float) 
 
 def in_pairs(unit: UnitSeconds, share: Any, slowdown: float) -> UnitSeconds:
     """The passes of a unit of which a share runs beside those of another microbatch. What a pair still waits
-    for launches counts in its backward pass."""
+    for launches counts in its two passes as the CPU launches them."""
     forward, backward, inputs, alone = unit.forward, unit.backward, unit.backward_input, 1 - share
     shown = [shown_beside(*passes, slowdown) for passes in ((forward, backward), (backward, forward))]
     ways = [alone * each.get("ep", 0.0) + share * left for each, left in zip((forward, backward), shown)]
-    waits = alone * launch_of(inputs) + share * launch_of(beside(forward, backward, slowdown))
+    launches = larger(TINY, forward.launch_seconds + backward.launch_seconds)
+    waits = share * launch_of(beside(forward, backward, slowdown)) / launches
 
     def part(of: TimeBreakdown, **seconds: Any) -> TimeBreakdown:
-        return of.launched(TimeBreakdown(of | {"launch": alone * launch_of(of)} | seconds))
+        launch = alone * launch_of(of) + waits * of.launch_seconds
+        return of.launched(TimeBreakdown(of | {"launch": launch} | seconds))
 
     return UnitSeconds(
         part(forward, ep=ways[0]),
         part(unit.recompute, ep=0.0),
-        part(inputs, ep=ways[1], launch=waits),
+        part(inputs, ep=ways[1]),
         part(unit.backward_weight),
     )
 

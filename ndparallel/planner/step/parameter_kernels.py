@@ -46,21 +46,30 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
 
 
 def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
-    """What a rank does between the last gradient and the next forward pass, kernel by kernel."""
+    """What a rank does between the last gradient and the next forward pass, kernel by kernel. As in
+    `optimizer_step`, which has them as one, only the first has a kernel's overhead."""
     job, mine = pricing.job, owned(pricing, shared, experts)
     kernels = OPTIMIZERS[job.stack.optimizer]
     if job.stack.optimizer_bytes != bytes_of(job.stack.optimizer):
         own = [optimizer_step(job, mine)]
     else:
-        own = [moving(one.name, mine, one.moved - spared(job) * (one == ADAM)) for one in kernels]
+        moved = [one.moved - spared(job) * (one.name == ADAM.name) for one in kernels]
+        own = [
+            stepping(job, one.name, mine, size)._replace(kernels=1 * (one is kernels[0]))
+            for one, size in zip(kernels, moved)
+        ]
     held = mine if pricing.plan.zero >= 2 else shared + experts
     return [*zero_and_divide(pricing, held), *own]
 
 
 def optimizer_step(job: TrainingJob, mine) -> Operation:
     """All kernels of the step as one. Every moment is read and written once."""
-    moved = job.stack.optimizer_bytes - spared(job)
-    return moving("adamw", mine, moved / optimizer_fraction(job.hardware))
+    return stepping(job, "adamw", mine, job.stack.optimizer_bytes - spared(job))
+
+
+def stepping(job: TrainingJob, name: str, mine: Any, size: Any) -> Operation:
+    """A kernel of the step, whose bytes count for more where it does not reach the memory's bandwidth."""
+    return moving(name, mine, size / optimizer_fraction(job.hardware))
 
 
 def spared(job: TrainingJob) -> float:

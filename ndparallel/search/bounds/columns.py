@@ -9,7 +9,8 @@ Limit  All plans are on the same number of GPUs. Layers with and without experts
 Glossary
     part      what a stage consists of: the bare stage itself, dense layers, layers with experts, embedding,
               head
-    waits     what FSDP adds to a unit in each of the places that it can have (sharded.py)
+    waits     what FSDP adds to a unit in each of the places that it can have (sharded.py); first_waits: the
+              same for the forward pass that gathers weights which then stay
     pass      F, I (recomputation included) or W
     line      communication of one group: dp's, and that of the ranks with the same experts or, where there
               are none, of FSDP's replicas; lines run beside one another
@@ -113,18 +114,22 @@ def price_key(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
 def time_table(pricing: Pricing) -> PlanTable:
     job, plans = pricing.job, pricing.plan
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
-    hides, hidden, sharded = to_hide(pricing), hidden_beside(pricing), gathers_every_microbatch(job, plans)
-    if sharded:
+    hides, hidden = to_hide(pricing), hidden_beside(pricing)
+    once = [0.0] * len(places_of(job.shape))
+    waits = [once] * 2
+    if gathers_every_microbatch(job, plans):
         kept = keeps_weights(job, plans)
         passes, hides, hidden = (fully_sharded(each, kept) for each in (passes, hides, hidden))
-    nothing, no_waits = [[[0.0] * len(UNITS)] * 2] * 2, [[0.0] * len(places_of(job.shape))] * 2
+        waits, once = waits_of(pricing, in_part_paired(pricing, passes, hidden), travel)
+        travel = travel_at_end(travel, kept)
     columns = {
         "passes": passes,
-        "waits": waits_of(pricing, in_part_paired(pricing, passes, hidden), travel) if sharded else no_waits,
+        "waits": waits,
+        "first_waits": once,
         "to_hide": hides,
         "hidden": hidden,
         "alone": alone_of(pricing),
-        "travel": nothing if sharded else travel,
+        "travel": travel,
         "optimizer": line_through(lambda *trained: optimizer_seconds(pricing, *trained)),
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
         "tied": pricing.seconds_alone(tied_sum(pricing)) * tied(job),
@@ -217,7 +222,9 @@ def alone_of(pricing: Pricing) -> list[list[Any]]:
 
 def to_hide(pricing: Pricing) -> list[list[Any]]:
     """Seconds of F, I and W that pairs of microbatches can hide: of all-to-alls, and what the GPU waits for
-    launches."""
+    launches. Without experts there are no pairs."""
+    if pricing.job.shape.experts is None:
+        return [[0.0] * len(PARTS)] * 3
     passes = [
         (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) if unit else ({}, {}, {})
         for unit in units_of(pricing)
@@ -277,9 +284,9 @@ def fully_sharded(passes: list[list[Any]], whole: Any) -> list[list[Any]]:
 
 
 def in_part_paired(pricing: Pricing, passes: list[list[Any]], hidden: list[list[Any]]) -> list[list[Any]]:
-    """Passes of which a share runs in pairs: a pair waits for launches in its backward pass alone. In a
-    pipeline the share depends on the chunks: there they are those alone or those in pairs, whichever are
-    longer, as behind them more is gathered."""
+    """Passes of which a share runs in pairs, of which one may wait for the other's launches. In a pipeline
+    the share depends on the chunks: there they are those alone or those in pairs, whichever are longer, as
+    behind them more is gathered."""
     plan = pricing.plan
     share, single = share_in_pairs(plan.recipe, plan.microbatches(pricing.job), 1, 1), plan.pp == 1
     return [
@@ -288,17 +295,27 @@ def in_part_paired(pricing: Pricing, passes: list[list[Any]], hidden: list[list[
     ]
 
 
-def waits_of(pricing: Pricing, passes: list[list[Any]], travel: list[list[list[Any]]]) -> list[list[Any]]:
-    """What FSDP's units wait in each of their places, forward and backward (sharded.py); nothing for
-    gradients that stay, and for weights that do, which come once a step."""
-    job, (forward, backward, _) = pricing.job, passes
-    gathers, reduces = (
+def travel_at_end(travel: list[list[list[Any]]], kept: Any) -> list[list[list[Any]]]:
+    """What is left for the end of a step of what FSDP's units send: gradients of weights that stay whole."""
+    reduce, gather = travel
+    return [times_each(reduce, either(kept, 1.0, 0.0)), times_each(gather, 0.0)]
+
+
+def times_each(lines: list[list[Any]], times: Any) -> list[list[Any]]:
+    return [[seconds * times for seconds in line] for line in lines]
+
+
+def waits_of(
+    pricing: Pricing, passes: list[list[Any]], travel: list[list[list[Any]]]
+) -> tuple[list[list[Any]], list[Any]]:
+    """What FSDP's units wait in each of their places, forward and backward (sharded.py), for every
+    microbatch, and in the first forward pass alone. Gradients that stay travel in no pass, and weights that
+    do in the first."""
+    job, (forward, backward, _), (reducing, gathering) = pricing.job, passes, travel
+    every, reduces = (
         either(stays(job, pricing.plan), 0.0, 1.0) for stays in (keeps_weights, keeps_gradients)
     )
-    reducing, gathering = (
-        [[seconds * times for seconds in line] for line in way]
-        for way, times in zip(travel, (reduces, gathers))
-    )
+    reducing = times_each(reducing, reduces)
     places, alone = places_of(job.shape), map(by_unit, alone_of(pricing))
     ahead, back = (
         UnitTimes(by_unit(seconds[OF_UNITS]), each, pricing.slowdown)
@@ -306,12 +323,11 @@ def waits_of(pricing: Pricing, passes: list[list[Any]], travel: list[list[list[A
     )
     slower = by_unit([np.maximum(*lines) for lines in zip(*gathering)])
     counts = (job.shape.layers - job.shape.moe_layers, job.shape.moe_layers, 1, 1)
-    again = [[seconds * gathers_again(job, pricing.plan) for seconds in line] for line in gathering]
+    again = times_each(gathering, every * gathers_again(job, pricing.plan))
     reduce, gather = map(by_unit, busier_line(counts, reducing, again))
-    return [
-        [wait_of_forward(place, job.stack, ahead, slower) for place in places],
-        [wait_of_backward(place, job.stack, back, gather, reduce) for place in places],
-    ]
+    arriving = [wait_of_forward(place, job.stack, ahead, slower) for place in places]
+    behind = [wait_of_backward(place, job.stack, back, gather, reduce) for place in places]
+    return [[every * wait for wait in arriving], behind], [(1 - every) * wait for wait in arriving]
 
 
 def by_unit(seconds: Sequence[Any]) -> dict[str | None, Any]:

@@ -3,9 +3,10 @@ actions.
 
 Idea   A bound from below that is near. No rank begins before a microbatch has come down to it, works less
        than all microbatches, and is done before the last one's gradient has gone back up; the step waits for
-       the rank of which all this is longest. Of what travels at the step's ends only the stage that is
-       complete last shows gradients. FSDP's waits in every pass are exact (sharded.py), but those of pairs of
-       microbatches. Memory is the fullest rank's, exactly.
+       the rank of which all this is longest, and for one microbatch's way through all stages and back. Of
+       what travels at the step's ends only the stage that is complete last shows gradients; where FSDP
+       keeps weights whole all stages do. FSDP's waits in every pass are exact (sharded.py), but those of
+       pairs of microbatches. Memory is the fullest rank's, exactly.
 Cost   some hundred numpy operations, whatever the number of plans.
 Limit  What ranks wait for one another on the way (uneven stages, slow messages) is left out but in 1F1B,
        where every second microbatch waits for two messages; and of pairs of microbatches all that goes to
@@ -187,6 +188,7 @@ class PipelineBound:
         self.down_and_up = before.sum(axis=0) + 2 * rank * self.message
         self.model, self.messages = through(depth.model, table), 2 * (depth.pp - 1) * self.message
         self.beside, self.pp = through(depth.beside, table).sum(axis=0), depth.pp
+        self.chunks = depth.chunks
         self.place = self.microbatches, rank, depth.pp, depth.chunks
 
     def seconds(self, recipe: Recipe) -> np.ndarray:
@@ -199,11 +201,19 @@ class PipelineBound:
             acting, busy = np.maximum(self.by_pairs, acting), np.maximum(self.by_pairs, busy)
         if recipe.splits:  # until the last gradient has come up, whatever weights' gradients are left to do
             acting = self.microbatches * self.each[:W].sum(axis=0) - self.weights_before
-        last = (acting + self.down_and_up).max(axis=0)
+        last = np.maximum((acting + self.down_and_up).max(axis=0), self.through_all(recipe))
         seconds = np.maximum((self.down + busy + self.tail).max(axis=0), last + self.tail[0])
         return (
             np.maximum(seconds, self.of_first_rank(recipe) + self.tail[0]) if recipe.head_start else seconds
         )
+
+    def through_all(self, recipe: Recipe) -> np.ndarray:
+        """One microbatch goes through all stages and back. At every stage one is the last to go forward, and
+        one the first to come back: behind the others, or before them."""
+        back = self.each[I] if recipe.splits else self.each[I] + self.each[W]
+        whole = self.model[:W].sum(axis=0) if recipe.splits else self.model.sum(axis=0)
+        others = (self.microbatches - 1) * np.maximum(self.each[F], back).max(axis=0) / self.chunks
+        return whole + self.chunks * self.messages + others
 
     def until_tail(self, recipe: Recipe) -> np.ndarray:
         """A rank's work, or what it does before its first gradients and then its line."""
@@ -237,22 +247,23 @@ class PipelineBound:
 
 
 def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndarray:
-    """Seconds behind each rank's last action: gradients, weights and optimizer that nothing hides."""
+    """Seconds behind each rank's last action: gradients, weights and optimizer that nothing hides. What
+    FSDP's first microbatch waits for weights that stay delays all that follows, and counts here."""
     (reduce, gather), (forward, backward) = table["travel"], units_passes(table)
     one_by_one = np.matmul(depth.units, gather.max(axis=0))
     gathered = exposed(depth.units, gather, forward) if stack.gathers_first else one_by_one
     zero_2, last = table["zero"] == 2, depth.last_units
+    gradients = np.where(zero_2, *(np.matmul(units, reduce.sum(axis=0)) for units in (last, depth.units)))
     if stack.dp_overlap:
-        gradients = exposed(last, reduce, backward)
-    else:
-        gradients = np.where(zero_2, *(np.matmul(units, reduce.sum(axis=0)) for units in (last, depth.units)))
+        gradients = np.where(table["zero"] == 3, gradients, exposed(last, reduce, backward))
     if depth.pp == 1 and zero_2.any():  # every microbatch reduces, nothing hides what is gathered
         gradients, gathered = np.where(zero_2, 0.0, gradients), np.where(zero_2, one_by_one, gathered)
     none, shared, experts = table["optimizer"]
     elements = np.matmul(depth.parts, table["elements"][TRAINED])
     optimizer = none + shared * elements[0] + experts * elements[1]
     has_one_end = (depth.of("embedding") > 0) != (depth.of("head") > 0)
-    return gradients + gathered + optimizer + has_one_end[:, None] * table["tied"]
+    first = np.matmul(depth.model[len(PARTS) :], table["first_waits"])
+    return gradients + gathered + optimizer + has_one_end[:, None] * table["tied"] + first
 
 
 def busy_reducing(
