@@ -96,5 +96,7 @@ def test_a_job_that_is_unlike_all_measured_ones_has_a_wider_bar_and_says_in_what
         assert words in found.sentence
         times = error_bar.ANOTHER_GENERATION if words == "MI300X" else error_bar.WIDER
         assert found.fraction == pytest.approx(times * usual.fraction)
+    both = error_bar.error_bar(replace(unlike["MI300X"], moments="8bit"), plan)
+    assert both.fraction == pytest.approx(error_bar.ANOTHER_GENERATION * error_bar.WIDER * usual.fraction)
     memory = [error_bar.error_bar(job, plan, of="memory_error") for job in (JOB, unlike["MI300X"])]
     assert memory[0].fraction == memory[1].fraction, "memory does not depend on the GPU's generation"
