@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
@@ -79,6 +80,20 @@ def test_no_step_is_shorter_than_its_bound(schedule, zero, kinds):
     for job, plan in legal(schedule, zero, kinds, count=1 if searched else 4):
         bound, seconds = lower_bound(job, plan).seconds[0], time_step(job, plan).seconds
         assert 0 < bound <= seconds * (1 + ROUNDING), (job, plan)
+
+
+@pytest.mark.parametrize(("schedule", "near"), [
+    ("none", (0.999, 0.999, 0.94, 0.94)),
+    ("1f1b", (0.98, 0.99, 0.94, 0.94)),
+    ("interleaved", (0.97, 0.97, 0.97, 0.95)),
+    ("zb-h1", (0.96, 0.96, 0.96, 0.96)),
+])  # fmt: skip
+def test_most_bounds_are_near_their_steps(schedule, near):
+    """The median of what a bound is of its step, by stage of ZeRO: one that forgets a term is no bound of
+    anything."""
+    for zero, least in enumerate(near):
+        jobs = [one for kinds in EXPERTS for one in legal(schedule, zero, kinds, count=6)]
+        assert median(bounded(job, plan) for job, plan in jobs) > least, zero
 
 
 @pytest.mark.parametrize("kinds", EXPERTS)

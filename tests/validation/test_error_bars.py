@@ -113,3 +113,8 @@ def test_what_four_runs_of_a_trait_have_in_common_is_its_usual_error(runs, usual
 def test_a_percentile_is_the_first_error_at_which_its_share_of_the_weights_is_reached():
     errors = [(0.1, 0.5), (0.2, 0.25), (0.3, 0.125), (0.4, 0.125)]
     assert [percentile(errors, share) for share in (0.5, 0.51, 0.75, 0.8, 1.0)] == [0.1, 0.2, 0.2, 0.3, 0.4]
+
+
+def test_the_lessons_own_runs_are_exact():
+    pocket = replace(JOB, hardware=find_hardware("pocket"), stack=STACKS["pocket"])
+    assert error_bar.error_bar(pocket, Plan(dp=8)).fraction == 0
