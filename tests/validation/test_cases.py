@@ -30,6 +30,7 @@ from ndparallel.validation.words import (
     dispatcher_named,
     graphs_stated,
     recompute_of,
+    recomputed_layers,
     schedule_named,
     stack_name,
     zero_stage,
@@ -176,6 +177,16 @@ def test_attention_is_the_kernel_of_its_year(used, flash, year, kernel):
     assert attention_kernel(used, flash, year) == kernel
 
 
+@pytest.mark.parametrize(("words", "layers"), [
+    ("every 2 layers", 40), ("1/4 of the layers", 20), ("50% of the layers", 40), ("3 of 8 layers", 30),
+    ("3/8", 30), ("5 layers", 5), ("layers: 7", 7), ("9", 9), ("block 4", 4), ("1%", 1), ("80 layers", 0),
+    ("full", 0),
+])  # fmt: skip
+def test_layers_that_run_again_are_counted_in_the_words_of_sources(words, layers):
+    """Of a stage's 80; where there is no number, or it is all of them, all do, which is 0."""
+    assert recomputed_layers(words, 80) == layers
+
+
 def test_schedules_and_zero_in_the_words_of_sources():
     spelled = {
         "1F1B-I": "interleaved",
@@ -289,7 +300,8 @@ def test_a_token_is_kept_to_groups_of_experts_as_stated_else_as_of_the_same_expe
 
 
 @pytest.mark.parametrize(("hidden", "gpt", "ffn"), [
-    (4096, False, 11008), (5120, False, 13824), (6656, False, 17920), (8192, False, 22016), (4096, True, 16384),
+    (4096, False, 11008), (5120, False, 13824), (6656, False, 17920), (8192, False, 22016),
+    (4096, True, 16384),
 ])  # fmt: skip
 def test_an_ffn_that_is_not_stated_is_llamas_or_gpts(hidden, gpt, ffn):
     """Those of LLaMA 7B, 13B, 33B and 65B (their config.json)."""
@@ -318,8 +330,8 @@ def test_one_layer_of_a_mixture_is_priced_with_its_experts():
     ("tflops_per_gpu_hw", 625.0), ("mfu_pct", 50.0),
 ])  # fmt: skip
 def test_every_figure_that_a_source_may_print_gives_the_same_step(figure, value, monkeypatch):
-    """128 sequences of 8192 tokens on 64 GPUs of 1000 TFLOP/s that reach half of it: 16 seconds. A quarter more
-    FLOPs is computed again, which the hardware's figure counts."""
+    """128 sequences of 8192 tokens on 64 GPUs of 1000 TFLOP/s that reach half of it: 16 seconds. A quarter
+    more FLOPs is computed again, which the hardware's figure counts."""
     job, plan = express(LLAMA_70B).job, express(LLAMA_70B).plan
     job = replace(job, hardware=replace(job.hardware, peak_flops_per_second={"bf16": 1e15}))
     monkeypatch.setattr(measured, "model_flops", lambda job: 500e12 * 64 * 16)
