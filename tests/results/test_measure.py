@@ -298,7 +298,9 @@ def test_sends_at_once_on_two_streams_ask_twice_the_link():
 
 
 def test_sends_one_after_another_never_ask_more_than_the_link():
-    assert overload([finished(sender("a", "a", "a"))], HARDWARE) is None
+    one = finished(sender("a", "a", "a"))
+    assert overload([one], HARDWARE) is None
+    assert [(demand.streams, demand.seconds) for demand in link_demands(one, HARDWARE)] == [(1, 0)]
     waiting = sender("a")
     for stream in ("b", "c"):
         waiting.isend(1, np.zeros(1000, np.uint8), stream, "a").wait()
