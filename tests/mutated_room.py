@@ -16,6 +16,7 @@ import ast
 import builtins
 import functools
 import gc
+import importlib
 import json
 import os
 import pickle
@@ -189,7 +190,10 @@ class Trials:
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, Any, Any]:
         with noted_at_import(self.room.files, self.at_import):
-            return (yield)
+            collected = yield
+            for file in self.room.files:  # also those that commands would import later
+                importlib.import_module(file.removesuffix(".py").replace("/", "."))
+            return collected
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

@@ -187,7 +187,7 @@ ROOMS = {
     ),
     "results": Room(
         [f"ndparallel/results/{name}.py" for name in ("measure", "by_axis", "event_sums", "slowdowns")],
-        ["tests/results"],
+        ["tests/results", "tests/hardware/test_disturbances.py"],
     ),
     "exercises": Room(
         files_of("ndparallel/exercises"), ["tests/exercises", "tests/commands/test_exercise.py"]

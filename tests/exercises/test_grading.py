@@ -151,7 +151,7 @@ def test_a_wrong_sum_is_told_by_whose_parts_it_has(times, told):
 
 
 def test_figures_of_a_run_are_those_of_the_gpu_that_has_most_of_each_for_one_step():
-    """GPU 0 computes a second and sends 8 bytes at 400 a second; GPU 1 computes two, and waits for nothing."""
+    """GPU 0 computes a second and sends 8 bytes, 400 a second; GPU 1 computes two, and waits for nothing."""
 
     def program(gpu: GPU) -> None:
         gpu.compute(Operation("work", flops=10.0 * (1 + gpu.rank)))

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -15,13 +16,14 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
-from ndparallel.planner.prediction import time_step
+from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.candidates import candidates
 from ndparallel.search.space import SearchSpace
 
 ROUNDING = 1e-9
+SEARCHED = [name for name, recipe in RECIPES.items() if recipe.is_searched]
 DENSE = ModelShape("small", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000)
 ALL = Experts(8, 2, 2048)
 EXPERTS: dict[str, list[Experts | None]] = {
@@ -94,6 +96,14 @@ def test_most_bounds_are_near_their_steps(schedule, near):
     for zero, least in enumerate(near):
         jobs = [one for kinds in EXPERTS for one in legal(schedule, zero, kinds, count=6)]
         assert median(bounded(job, plan) for job, plan in jobs) > least, zero
+
+
+@pytest.mark.parametrize("schedule", [name for name in ("none", *RECIPES) if name not in SEARCHED])
+def test_the_bytes_beside_a_bound_are_the_plans_own(schedule):
+    for kinds, zero in product(EXPERTS, (0, 1, 2, 3)):
+        for job, plan in legal(schedule, zero, kinds, count=2):
+            held = float(lower_bound(job, plan).memory_bytes[0])
+            assert held == pytest.approx(float(peak_memory(job, plan).total), rel=ROUNDING), (job, plan)
 
 
 @pytest.mark.parametrize("kinds", EXPERTS)
