@@ -117,17 +117,19 @@ def test_no_step_of_hsdp_is_shorter_than_its_bound(kinds):
             bound, seconds = lower_bound(job, hybrid).seconds[0], time_step(job, hybrid).seconds
             assert 0 < bound <= seconds * (1 + ROUNDING), (job, hybrid)
             near.append(bound / seconds)
-    assert sorted(near)[len(near) // 2] > 0.8
+    assert median(near) > 0.8
 
 
 @pytest.mark.parametrize("kinds", EXPERTS)
 def test_nor_is_one_whose_gradients_overlap_and_whose_weights_do_not(kinds):
     """Megatron with --overlap-grad-reduce alone: a gather waits for the reduction on its line, and replicas'
     sums are on another."""
+    near = []
     for job, plan in legal("none", 3, kinds, count=24):
         hybrid = replace(plan, shards=max(2, plan.dp * plan.cp // 2))
         hybrid = plan if any(violations(job, hybrid)) else hybrid
-        assert bounded(switched(job, prefetch=False, dp_overlap=True), hybrid) <= 1 + ROUNDING
+        near.append(bounded(switched(job, prefetch=False, dp_overlap=True), hybrid))
+    assert max(near) <= 1 + ROUNDING and median(near) > 0.93
 
 
 def test_the_bound_of_fsdp_knows_that_pairs_wait_for_launches_in_their_backward_passes():
@@ -177,6 +179,14 @@ def test_the_bound_of_zero_2_without_overlap_leaves_the_other_stage_its_time_to_
     )
     plan = Plan(tp=4, pp=2, dp=2, cp=2, zero=2, schedule=schedule, chunks=2, micro_batch=4)
     assert 0.9 < bounded(job, plan) <= 1 + ROUNDING
+
+
+@pytest.mark.parametrize("schedule", SEARCHED)
+def test_a_searched_schedule_of_one_layer_a_stage_is_nearly_its_bound_with_zero_2(schedule):
+    """Spans that are equal end with the tail of the rank that reduces longest, which has the head."""
+    shape = replace(DENSE, layers=2, vocab=128256)
+    job = TrainingJob(shape, find_hardware("h100"), STACKS["megatron-2022"], 1024, 16)
+    assert 0.98 < bounded(job, Plan(pp=2, dp=2, zero=2, schedule=schedule)) <= 1 + ROUNDING
 
 
 def bounded(job: TrainingJob, plan: Plan) -> float:
