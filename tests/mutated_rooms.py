@@ -177,6 +177,7 @@ ROOMS = {
     "training": Room(
         [f"ndparallel/training/{name}.py" for name in ("gradient_check", "clipping", "buckets", "job")],
         [
+            "tests/training",
             "tests/lessons/test_clipping.py",
             "tests/lessons/test_equal_to_one_gpu.py",
             "tests/lessons/test_single_gpu.py",
