@@ -151,6 +151,12 @@ def put(path: Path, before: bytes, after: bytes | ast.Module) -> None:
             each.__code__ = codes.get(each.__code__, each.__code__)
 
 
+def can_be_put(path: Path, before: bytes, after: bytes) -> bool:
+    """Whether functions that are there can have the changed code: it closes over the same variables."""
+    old, new = (compile(source, path, "exec") for source in (before, after))
+    return all(one.co_freevars == other.co_freevars for one, other in pairs(old, new))
+
+
 def pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
     """What differs in two codes of one structure: themselves, and the codes inside them."""
     if old != new:
@@ -234,7 +240,7 @@ class Trials:
             return self.passes([each.test for each in calling], [each.seconds for each in calling])
 
         with on_disk(path, after):
-            if mutation.function and place not in self.at_import:
+            if mutation.function and place not in self.at_import and can_be_put(path, before, after):
                 return not succeeds(survives)
             return not self.passes_anew([*calling, *(each for each in self.calls if each not in calling)])
 

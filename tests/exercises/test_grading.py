@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gpu import CLASSROOM, GPU, Operation
 from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import launch
 from ndparallel.exercises import grade as grading
+from ndparallel.exercises.answer import with_place
 from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade
 from ndparallel.exercises.runs import attempt_of
@@ -110,6 +112,18 @@ def test_a_file_that_is_no_answer_is_refused(tmp_path, text, sentence):
     except UserError as error:
         told = str(error)
     assert sentence in told
+
+
+def test_an_error_names_its_line_once_and_none_of_another_file():
+    def fails() -> None:
+        raise UserError("it cannot be")
+
+    here = Path(__file__)
+    with pytest.raises(UserError) as told:
+        with_place(here, with_place(here, fails))()
+    assert str(told.value).count("(line ") == 1
+    with pytest.raises(UserError, match="^it cannot be$"):
+        with_place(here.with_name("another.py"), fails)()
 
 
 def test_a_mark_is_better_only_where_nothing_is_worse():
