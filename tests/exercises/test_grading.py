@@ -17,7 +17,7 @@ from ndparallel.exercises.answer import with_place
 from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade
 from ndparallel.exercises.runs import attempt_of
-from ndparallel.exercises.sums import contributions, meaning, part, whole
+from ndparallel.exercises.sums import contributions, explain, meaning, part, whole
 from ndparallel.exercises.verdict import WRONG, mark_of
 from tests.engines.test_failures import wait_until_gone
 
@@ -162,6 +162,16 @@ def test_the_whole_is_every_part_once():
 def test_a_wrong_sum_is_told_by_whose_parts_it_has(times, told):
     value = 3.0 * sum(number * 4**rank for rank, number in enumerate(times))
     assert told in meaning(1, value, 2, 4)
+
+
+@pytest.mark.parametrize(("found", "told"), [
+    (np.zeros(3, np.float32), "should have shape [4], and has [3]"), ([0.0] * 4, "and has list"),
+    (part(1, 4, 4), "element 0 of array: 4, and 85 is right (4 of 4 elements are wrong)"),
+    (whole(4, 4), ""),
+])  # fmt: skip
+def test_an_array_is_told_its_shape_or_its_first_wrong_element(found, told):
+    said = explain(1, found, whole(4, 4), 4)
+    assert told in said and bool(said) == bool(told)
 
 
 def test_figures_of_a_run_are_those_of_the_gpu_that_has_most_of_each_for_one_step():
