@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ndparallel.parallel.slices import Parameter
-from ndparallel.training.clipping import EPSILON, coefficient, copies
+from ndparallel.training.clipping import coefficient, copies
 from ndparallel.training.gradient_check import (
     Distances,
     Tensors,
@@ -92,8 +92,12 @@ def test_bfloat16_may_differ_by_the_random_walk_of_its_roundings():
 
 @pytest.mark.parametrize(("norm", "limit", "times"), [(2.0, 1.0, 0.5), (0.5, 1.0, 1.0), (1.0, 1.0, 1.0)])
 def test_gradients_are_scaled_to_the_limit_where_they_are_longer(norm, limit, times):
-    assert coefficient(norm, limit) == pytest.approx(times, rel=2 * EPSILON)
+    assert coefficient(norm, limit) == pytest.approx(times, rel=2e-6)
     assert coefficient(norm, limit) * norm <= limit
+
+
+def test_a_millionth_is_added_to_the_norm_as_in_torch_and_megatron():
+    assert coefficient(1e-6, 1e-6) == pytest.approx(0.5)
 
 
 def test_gradients_without_a_norm_have_no_coefficient():
