@@ -141,7 +141,8 @@ def included(script: Script, word: str, folder: Path | None) -> Iterator[str]:
 
 
 def statements_of(path: Path) -> Iterator[str]:
-    """Raises UserError for a file that cannot be read, or never closes a quote."""
+    """Yield the statements of a script. Raises UserError for a file that cannot be read, or never closes a
+    quote."""
     text = read_text(path, LARGEST)
     try:
         yield from statements(text)
