@@ -16,6 +16,7 @@ import ast
 import builtins
 import functools
 import gc
+import importlib
 import json
 import os
 import pickle
@@ -150,6 +151,12 @@ def put(path: Path, before: bytes, after: bytes | ast.Module) -> None:
             each.__code__ = codes.get(each.__code__, each.__code__)
 
 
+def can_be_put(path: Path, before: bytes, after: bytes) -> bool:
+    """Whether functions that are there can have the changed code: it closes over the same variables."""
+    old, new = (compile(source, path, "exec") for source in (before, after))
+    return all(one.co_freevars == other.co_freevars for one, other in pairs(old, new))
+
+
 def pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
     """What differs in two codes of one structure: themselves, and the codes inside them."""
     if old != new:
@@ -189,7 +196,10 @@ class Trials:
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, Any, Any]:
         with noted_at_import(self.room.files, self.at_import):
-            return (yield)
+            collected = yield
+            for file in self.room.files:  # also those that commands would import later
+                importlib.import_module(file.removesuffix(".py").replace("/", "."))
+            return collected
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -230,7 +240,7 @@ class Trials:
             return self.passes([each.test for each in calling], [each.seconds for each in calling])
 
         with on_disk(path, after):
-            if mutation.function and place not in self.at_import:
+            if mutation.function and place not in self.at_import and can_be_put(path, before, after):
                 return not succeeds(survives)
             return not self.passes_anew([*calling, *(each for each in self.calls if each not in calling)])
 

@@ -21,6 +21,34 @@ def files_of(folder: str) -> list[str]:
 
 
 LAYERS = ("dense", "attention", "experts", "parts", "operations", "pricing", "breakdown", "flops", "frozen")
+SEARCH = (
+    "advice",
+    "candidates",
+    "kinds",
+    "layouts",
+    "remedies",
+    "scaling",
+    "search",
+    "space",
+    "timing_queue",
+    "what_if",
+    "why",
+)
+FLAGS = (
+    "beyond",
+    "fields",
+    "frameworks",
+    "frozen",
+    "given",
+    "invocation",
+    "megatron_model",
+    "read_megatron",
+    "read_model",
+    "read_notes",
+    "read_plan",
+    "tables",
+    "torchtitan_models",
+)
 ROOMS = {
     "clock": Room(
         ["gpu.py"],
@@ -121,4 +149,48 @@ ROOMS = {
         ],
     ),
     "schedules": Room(files_of("ndparallel/pipeline"), ["tests/pipeline", "tests/planner/test_step.py"]),
+    "bounds": Room(
+        files_of("ndparallel/search/bounds"),
+        [
+            "tests/search/test_bounds.py",
+            "tests/search/test_search.py",
+            "tests/search/test_layouts.py",
+            "tests/planner/test_laws.py",
+        ],
+    ),
+    "search": Room(
+        [f"ndparallel/search/{name}.py" for name in SEARCH], ["tests/search", "tests/commands/test_search.py"]
+    ),
+    "flags": Room(
+        [f"ndparallel/launch_flags/{name}.py" for name in FLAGS],
+        ["tests/launch_flags", "tests/search/test_launchable.py"],
+    ),
+    "contention": Room(
+        [*files_of("ndparallel/contention"), "ndparallel/results/contention.py"],
+        ["tests/contention", "tests/results/test_contention.py"],
+    ),
+    "validation": Room(
+        [*files_of("ndparallel/validation"), "ndparallel/planner/error_bar.py"],
+        ["tests/validation", "tests/search/test_kinds.py", "tests/ladder/test_rung4_reality.py"],
+    ),
+    "goodput": Room(["ndparallel/planner/goodput.py"], ["tests/planner/test_goodput.py"]),
+    "training": Room(
+        [f"ndparallel/training/{name}.py" for name in ("gradient_check", "clipping", "buckets", "job")],
+        [
+            "tests/training",
+            "tests/lessons/test_clipping.py",
+            "tests/lessons/test_equal_to_one_gpu.py",
+            "tests/lessons/test_single_gpu.py",
+            "tests/lessons/test_data_parallel.py",
+            "tests/lessons/test_tied_embeddings.py",
+            "tests/model/test_nonfinite.py",
+        ],
+    ),
+    "results": Room(
+        [f"ndparallel/results/{name}.py" for name in ("measure", "by_axis", "event_sums", "slowdowns")],
+        ["tests/results", "tests/hardware/test_disturbances.py"],
+    ),
+    "exercises": Room(
+        files_of("ndparallel/exercises"), ["tests/exercises", "tests/commands/test_exercise.py"]
+    ),
 }

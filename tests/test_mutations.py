@@ -3,7 +3,7 @@ changed."""
 
 import importlib.util
 
-from tests.mutated_room import put
+from tests.mutated_room import can_be_put, put
 from tests.mutations import equivalents, mutated, mutations
 
 SUMS = """
@@ -53,6 +53,14 @@ def test_functions_that_are_there_get_the_changed_code(tmp_path):
         assert (results(sums) != [5, 5, 5, 5]) == changed
         put(path, mutated(SUMS.encode(), mutation), SUMS.encode())
         assert results(sums) == [5, 5, 5, 5]
+
+
+def test_code_that_closes_over_other_variables_is_not_put_into_functions_that_are_there(tmp_path):
+    """Their closures would not fit: without its call of super() a method needs no __class__."""
+    source = b"class A(B):\n    def __init__(self, a):\n        super().__init__(a + 3)\n"
+    (path := tmp_path / "sums.py").write_bytes(source)
+    fits = {each.after: can_be_put(path, source, mutated(source, each)) for each in mutations(f"{path}")}
+    assert fits == {"pass": False, "a - 3": True, "a": True, "4": True}
 
 
 def results(sums) -> list:

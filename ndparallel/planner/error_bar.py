@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import accumulate
 from typing import Any
 
 from ndparallel.base.words import count, listed
@@ -151,12 +152,8 @@ def of_prediction(error: float) -> float:
 
 def percentile(errors: Sequence[tuple[float, float]], share: float) -> float:
     """The smallest error at which that share of the weights is reached."""
-    whole, reached = share * sum(weight for _, weight in errors), 0.0
-    for error, weight in errors:
-        reached += weight
-        if reached >= whole:
-            return error
-    return errors[-1][0]
+    *_, whole = reached = [*accumulate(weight for _, weight in errors)]
+    return next(error for (error, _), sum_so_far in zip(errors, reached) if sum_so_far >= share * whole)
 
 
 @cache

@@ -162,7 +162,7 @@ def best_interval(cluster: FailureModel, seed: int = 0, step_seconds: float = 0.
         ]
         kept = [long_run(cluster, interval, seed).goodput for interval in intervals]
         best = int(np.argmax(kept))
-        low, high = intervals[max(best - 1, 0)], intervals[min(best + 1, SEARCHED - 1)]
+        low, *_, high = intervals[max(best - 1, 0) : best + 2]
     return intervals[best]
 
 

@@ -237,10 +237,10 @@ def link_demands(run: RankRun, hardware: Hardware) -> list[LinkDemand]:
 
 
 def most_at_once(intervals: Iterable[Interval]) -> tuple[int, float]:
-    """How many intervals overlap at most, and from when on."""
+    """How many intervals overlap at most, and from when on; of at least one interval."""
     ordered = sorted(intervals)
     if all(before[1] <= after[0] for before, after in pairwise(ordered)):
-        return min(len(ordered), 1), ordered[0][0] if ordered else 0.0
+        return 1, ordered[0][0]
     edges = []
     for start, end in ordered:
         # clocks of different streams round differently: touching is not overlapping

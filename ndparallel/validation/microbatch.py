@@ -37,8 +37,7 @@ def usual_microbatch(job: TrainingJob, plan: Plan, framework: str) -> Plan:
 def quickest_microbatch(job: TrainingJob, plan: Plan) -> Plan:
     """Return the plan with the quickest of the usual microbatches that divide its batch and fit; as it is
     where none does."""
-    sizes = [size for size in USUAL if job.global_batch % (plan.dp * size) == 0]
-    plans = [replace(plan, micro_batch=size) for size in sizes]
+    plans = [replace(plan, micro_batch=size) for size in USUAL]
     fitting = [one for one in plans if legal_and_fits(job, one)]
     return min(fitting, key=lambda one: time_step(job, one).seconds, default=plan)
 

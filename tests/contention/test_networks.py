@@ -135,6 +135,28 @@ def test_of_messages_that_arrive_together_the_one_that_is_received_first_is_take
     assert seconds(together, ArrivalOrder) == seconds(together, ProgramOrder) == [2, 2, 0.25 + 2 + 3, 0]
 
 
+def just_now(gpu: GPU) -> None:
+    """A message that was under way for a while, and one that needs no time to be there and leaves when the
+    other arrives: it is received first."""
+    if gpu.rank == 0:
+        gpu.send(2, zeros(4), "far")
+    elif gpu.rank == 3:
+        for seconds in (0.125, 0.125):
+            gpu.compute(Operation("until the other arrives", flops=seconds))
+        gpu.send(2, zeros(4), "near")
+    elif gpu.rank == 2:
+        near, far = gpu.irecv(3, "near"), gpu.irecv(0, "far")
+        near.wait()
+        gpu.compute(Operation("with it", flops=3.0))
+        far.wait()
+
+
+def test_a_message_that_leaves_just_when_another_arrives_is_there_as_soon_if_it_needs_no_time():
+    at_once = replace(HARDWARE, inside=Link(0.0, 4.0))
+    for network in (ProgramOrder, ArrivalOrder):
+        assert seconds(just_now, network, at_once)[2] == 0.25 + 1 + 3, network
+
+
 def one_after_another(gpu: GPU, size: int) -> None:
     """Send on one stream, and just when that is done on another, by the same port."""
     if gpu.rank == 0:

@@ -1,14 +1,23 @@
 """The grader survives what a reader's file does, and says what happened."""
 
+import math
 import subprocess
 import sys
+from itertools import product
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gpu import CLASSROOM, GPU, Operation
 from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import launch
 from ndparallel.exercises import grade as grading
+from ndparallel.exercises.answer import with_place
 from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade
+from ndparallel.exercises.runs import attempt_of
+from ndparallel.exercises.sums import contributions, explain, meaning, part, whole
 from ndparallel.exercises.verdict import WRONG, mark_of
 from tests.engines.test_failures import wait_until_gone
 
@@ -105,9 +114,79 @@ def test_a_file_that_is_no_answer_is_refused(tmp_path, text, sentence):
     assert sentence in told
 
 
+def test_an_error_names_its_line_once_and_none_of_another_file():
+    def fails() -> None:
+        raise UserError("it cannot be")
+
+    here = Path(__file__)
+    with pytest.raises(UserError) as told:
+        with_place(here, with_place(here, fails))()
+    assert str(told.value).count("(line ") == 1
+    with pytest.raises(UserError, match="^it cannot be$"):
+        with_place(here.with_name("another.py"), fails)()
+
+
 def test_a_mark_is_better_only_where_nothing_is_worse():
     par = {"step_seconds": 10.0, "bytes_sent": 100.0}
     assert mark_of(par, par, 0.005) == "par"
     assert mark_of({"step_seconds": 9.0, "bytes_sent": 100.0}, par, 0.005) == "better than par"
     assert mark_of({"step_seconds": 9.0, "bytes_sent": 101.0}, par, 0.005) == "passed"
     assert mark_of({"step_seconds": 10.04, "bytes_sent": 99.6}, par, 0.005) == "par"
+
+
+@pytest.mark.parametrize(("ranks", "place", "most"), [(2, 0, 3), (4, 6, 3), (8, 2, 2)])
+def test_a_sum_says_how_often_each_ranks_part_is_in_it(ranks, place, most):
+    """Parts are powers of 4, or of 3 where there are more than four, times the element's place."""
+    base = {2: 4, 4: 4, 8: 3}[ranks]
+    for times in product(range(most + 1), repeat=min(ranks, 4)):
+        every = [*times, *[1] * (ranks - len(times))]
+        value = sum(number * base**rank for rank, number in enumerate(every)) * (place + 1)
+        assert contributions(float(value), place, ranks) == every
+    assert contributions(base**ranks * (place + 1.0), place, ranks) is None
+    assert contributions(-1.0 * (place + 1), place, ranks) is None
+    assert contributions(place + 1.5, place, ranks) is None
+    assert contributions(math.inf, place, ranks) is None
+
+
+def test_the_whole_is_every_part_once():
+    for ranks in (2, 4, 8):
+        total = whole(ranks, 5)
+        assert (total == sum(part(rank, ranks, 5) for rank in range(ranks))).all()
+        assert [contributions(float(total[place]), place, ranks) for place in range(5)] == [[1] * ranks] * 5
+
+
+@pytest.mark.parametrize(("times", "told"), [
+    ([0, 1, 0, 0], "rank 1's own part"), ([2, 2, 2, 2], "2 times the right sum"),
+    ([1, 1, 0, 1], "the parts of 1 rank (2) are missing"), ([1, 1, 2, 1], "the part of rank 2 is in it more"),
+])  # fmt: skip
+def test_a_wrong_sum_is_told_by_whose_parts_it_has(times, told):
+    value = 3.0 * sum(number * 4**rank for rank, number in enumerate(times))
+    assert told in meaning(1, value, 2, 4)
+
+
+@pytest.mark.parametrize(("found", "told"), [
+    (np.zeros(3, np.float32), "should have shape [4], and has [3]"), ([0.0] * 4, "and has list"),
+    (part(1, 4, 4), "element 0 of array: 4, and 85 is right (4 of 4 elements are wrong)"),
+    (whole(4, 4), ""),
+])  # fmt: skip
+def test_an_array_is_told_its_shape_or_its_first_wrong_element(found, told):
+    said = explain(1, found, whole(4, 4), 4)
+    assert told in said and bool(said) == bool(told)
+
+
+def test_figures_of_a_run_are_those_of_the_gpu_that_has_most_of_each_for_one_step():
+    """GPU 0 computes a second and sends 8 bytes, 400 a second; GPU 1 computes two, and waits for nothing."""
+
+    def program(gpu: GPU) -> None:
+        gpu.compute(Operation("work", flops=10.0 * (1 + gpu.rank)))
+        gpu.allocate("weights", 100.0 * (2 - gpu.rank))
+        gpu.send(1, np.zeros(8, np.uint8), "it") if gpu.rank == 0 else gpu.receive(0, "it")
+
+    figures = {
+        "step_seconds": 2 / 2,
+        "bytes_sent": 8 / 2,
+        "peak_memory_bytes": 200,
+        "exposed_seconds": 8 / 400 / 2,
+    }
+    found = attempt_of(launch(program, 2, CLASSROOM, engine="inline"), figures, steps=2)
+    assert found.figures == pytest.approx(figures) and found.sent_bytes == (4, 0)

@@ -644,6 +644,25 @@ def test_of_megatrons_ways_to_offload_activations_the_refusal_names_the_nearest(
         emit_megatron(replace(job_of(), offload=("activations",)), Plan(dp=8, zero=1))
 
 
+def test_without_a_batch_a_step_is_one_microbatch_of_each_data_parallel_rank():
+    """global_batch_size = micro_batch_size * data_parallel_size in arguments.py of 0.19.2."""
+    words = LINE.replace(" --global-batch-size 64", "").replace(
+        "--micro-batch-size 1", "--micro-batch-size 2"
+    )
+    assert read_megatron(f"{words} --tensor-model-parallel-size 2", H100).job.global_batch == 2 * 8
+
+
+@pytest.mark.parametrize(("flag", "kernel"), [("", "cudnn"), ("--use-flash-attn", "flash2")])
+def test_use_flash_attn_is_flash_attention_2(flag, kernel):
+    assert read_megatron(f"{LINE} {flag}", H100).job.stack.attention == kernel
+
+
+@pytest.mark.parametrize("named", ["", "--position-embedding-type rope"])
+def test_rotary_positions_have_an_older_flag_that_may_stand_beside_the_newer(named):
+    line = f"{LINE} --use-rotary-position-embeddings {named}"
+    assert read_megatron(line, H100).job.shape.position == "rotary"
+
+
 def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
     extra = (
         " --optimizer-cpu-offload --optimizer-offload-fraction 0.5 --cuda-graph-impl local"
@@ -687,6 +706,17 @@ def test_a_layouts_prediction_layers_off_the_last_stage_have_a_note():
     assert any("(m) on stage 3 of 4, which is not modelled" in note for note in found.notes)
     last = read_megatron(f'{line} {flags} "Et*11|t*11|t*10|mL"', H100)
     assert not any("(m)" in note for note in last.notes)
+
+
+@pytest.mark.parametrize(("layers", "spread"), [(30, True), (32, False)])
+def test_embedding_and_loss_that_count_as_layers_have_a_note_where_layers_divide_without_them(layers, spread):
+    """The planner's own split counts them where layers do not divide; another flag has its note anyway."""
+    split = " ".join(f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss"))
+    line = LINE.replace("--num-layers 32", f"--num-layers {layers}").replace("--nnodes 2", "--nnodes 1")
+    pp = 4 if spread else 2
+    found = read_megatron(f"{line} --pipeline-model-parallel-size {pp} {split} --use-sharp", H100)
+    about = {note.split()[0] for note in found.notes if "is not modelled: " in note}
+    assert about == {"--use-sharp"} | (set() if spread else {*split.split()})
 
 
 @pytest.mark.parametrize("flag", ["--swiglu --no-bias-gelu-fusion", "--no-masked-softmax-fusion"])
@@ -734,6 +764,7 @@ def test_a_layout_of_megatron_says_which_layers_each_stage_has_and_is_written_ag
     ("--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 8", (6, 9, 9, 8)),
     ("--decoder-last-pipeline-num-layers 2 --num-virtual-stages-per-pipeline-rank 2", (5, 5, 5, 1) * 2),
     ("--decoder-last-pipeline-num-layers 8", ()),  # the even split
+    ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 5", (5, 27)),
 ])  # fmt: skip
 def test_the_layers_of_the_first_and_the_last_rank_leave_the_rest_to_the_others(words, stages):
     """megatron/core/transformer/transformer_block.py, get_num_layers_to_build."""
@@ -748,6 +779,7 @@ REFUSED = {
     LINE + " --tensor-model-parallel-size $TP": "does not set that variable",
     "case $1 in 7B) TP=2;; esac\n" + LINE + " --tensor-model-parallel-size $TP": "--script-arguments",
     LINE + " --bf16 --fp16": "contradict one another",
+    LINE + " --use-rotary-position-embeddings --position-embedding-type learned_absolute": "keep one",
     LINE + " --recompute-activations --recompute-granularity full": "contradicts",
     LINE + " --recompute-granularity full": "also needs --recompute-method",
     LINE + " --num-experts 8 --moe-expert-capacity-factor 0": "a number above 0",
@@ -961,7 +993,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize(("name", "module", "flavor", "refused"), [
     ("gpt-oss-20b", "gpt_oss", "20b", [{"cp": 2}]),
-    ("moonlight", "kimi_k2_7", "moonlight-16B-A3B", [{"cp": 2}, {"tp": 2}, {"pp": 3}]),
+    ("moonlight", "kimi_k2_7", "moonlight-16B-A3B", [{"cp": 2}, {"tp": 2}, {"pp": 2}, {"pp": 3}]),
     ("llama-3.2-1b", "llama3", "1B", [{"pp": 2}]),
 ])  # fmt: skip
 def test_a_model_of_a_config_json_is_one_of_torchtitans(name, module, flavor, refused, tmp_path, monkeypatch):
@@ -980,6 +1012,8 @@ def test_a_model_of_a_config_json_is_one_of_torchtitans(name, module, flavor, re
     ("qwen3-4b", {}, Plan(pp=2, dp=8, zero=3), "no pipeline for tied embeddings"),
     ("qwen3-30b-a3b", {}, Plan(tp=8, dp=8, zero=3, sequence_parallel=True), "take a tp that divides 4"),
     ("deepseek-v2", {"sequence": 32768}, Plan(dp=64, ep=8, zero=3), "a sequence of at most 16384"),
+    ("qwen3-14b", {"sequence": 65536}, Plan(dp=64, zero=3), "a sequence of at most 40960"),
+    ("llama-3-8b", {"sequence": 262144}, Plan(dp=64, zero=3), "a sequence of at most 131072"),
 ])  # fmt: skip
 def test_what_torchtitans_models_refuse_is_refused(model, changes, plan, said):
     """Decoder.Config.update_from_config in models/common/decoder.py of 0.3.0."""

@@ -166,6 +166,11 @@ def test_gpt_oss_is_written_with_its_sinks_activation_and_positions_and_read_bac
     assert emit_megatron(found.job, found.plan).splitlines()[2:] == script.splitlines()[2:]
 
 
+def test_sinks_leave_use_flash_attn_to_transformer_engine_which_takes_cudnn_for_them():
+    script = emit_megatron(replace(job_of(), shape=shape_of(GPT_OSS, "m", "")), Plan(dp=8))
+    assert read_megatron(f"{script.rstrip()} --use-flash-attn", H100).job.stack.attention == "cudnn"
+
+
 def test_one_expert_for_a_token_is_chosen_behind_the_softmax_also_where_the_router_has_a_bias():
     """megatron/core/transformer/transformer_config.py stops at --moe-router-topk 1 without it."""
     shape = shape_of(GPT_OSS | {"num_experts_per_tok": 1}, "m", "")

@@ -27,7 +27,8 @@ from gpu import (
     ring,
 )
 from ndparallel.engines.launch import launch
-from ndparallel.results.event_sums import Breakdown
+from ndparallel.results.by_axis import hierarchy
+from ndparallel.results.event_sums import Breakdown, EventSums
 from ndparallel.results.measure import (
     breakdown,
     bytes_sent,
@@ -119,6 +120,49 @@ def test_a_late_sender_is_bubble_to_who_waits_for_its_message_and_exposed_inside
     wire = 0.05 + 0.01
     assert late_by(5, hand_over) == pytest.approx((1, wire, 0, 5))
     assert late_by(5, exchange) == pytest.approx((1, 5 + wire, 0, 0))
+
+
+@pytest.mark.parametrize("name", ["blocking", "overlapped", "pipeline"])
+def test_events_that_are_only_added_up_give_what_those_that_are_kept_give(name, synthetic):
+    for run in synthetic[name]:
+        sums = EventSums()
+        for event in run.events:
+            sums.append(event)
+        found, kept = (breakdown(events, step(synthetic[name])) for events in (sums, run.events))
+        assert (found.compute, found.exposed, found.bubble) == pytest.approx(
+            (kept.compute, kept.exposed, kept.bubble), rel=1e-9, abs=1e-15
+        )
+        assert math.isnan(found.hidden) and bytes_sent(sums) == bytes_sent(run.events)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "calls", "sent"),
+    [("blocking", "dp", 5, 240_000), ("overlapped", "dp", 5, 240_000), ("pipeline", "pp", 1.5, 30_000)],
+)
+def test_an_axis_has_its_calls_and_bytes_as_means_over_gpus_and_steps(name, axis, calls, sent, synthetic):
+    """A ring of four sends six quarters of 160 kB in five calls; the first of two stages 20 kB thrice."""
+    (row,), (half,) = hierarchy(synthetic[name], HARDWARE), hierarchy(synthetic[name], HARDWARE, steps=2)
+    assert (row["axis"], row["calls"], row["sent_bytes"]) == (axis, calls, sent)
+    assert (half["calls"], half["sent_bytes"]) == (round(calls / 2, 1), sent / 2)
+    for each in (row, half):
+        assert each["sent per call_bytes"] == sent / calls
+        assert each["between calls_seconds"] == pytest.approx(step(synthetic[name]) / calls)
+
+
+def test_the_hidden_share_of_an_axis_is_what_no_gpu_waits_for(synthetic):
+    (blocking,), (overlapped,) = (hierarchy(synthetic[name], HARDWARE) for name in ("blocking", "overlapped"))
+    spans = [
+        [event[5] - event[4] for event in run.events if event[2] == COLLECTIVE]
+        for run in synthetic["overlapped"]
+    ]
+    waited = sum(span[-1] for span in spans) / sum(map(sum, spans))
+    assert (blocking["hidden share"], overlapped["hidden share"]) == pytest.approx((0, 1 - waited))
+
+
+@pytest.mark.parametrize(("per_node", "links"), [(4, "inside"), (2, "both"), (1, "across")])
+def test_an_axis_uses_the_links_that_its_messages_take(per_node, links, synthetic):
+    (row,) = hierarchy(synthetic["overlapped"], replace(HARDWARE, gpus_per_node=per_node))
+    assert row["links"] == links
 
 
 def test_the_tail_after_a_gpus_last_event_is_bubble():
@@ -254,7 +298,9 @@ def test_sends_at_once_on_two_streams_ask_twice_the_link():
 
 
 def test_sends_one_after_another_never_ask_more_than_the_link():
-    assert overload([finished(sender("a", "a", "a"))], HARDWARE) is None
+    one = finished(sender("a", "a", "a"))
+    assert overload([one], HARDWARE) is None
+    assert [(demand.streams, demand.seconds) for demand in link_demands(one, HARDWARE)] == [(1, 0)]
     waiting = sender("a")
     for stream in ("b", "c"):
         waiting.isend(1, np.zeros(1000, np.uint8), stream, "a").wait()

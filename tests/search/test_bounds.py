@@ -3,6 +3,8 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
+from statistics import median
 from typing import Any
 
 import pytest
@@ -14,13 +16,14 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
-from ndparallel.planner.prediction import time_step
+from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.candidates import candidates
 from ndparallel.search.space import SearchSpace
 
 ROUNDING = 1e-9
+SEARCHED = [name for name, recipe in RECIPES.items() if recipe.is_searched]
 DENSE = ModelShape("small", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000)
 ALL = Experts(8, 2, 2048)
 EXPERTS: dict[str, list[Experts | None]] = {
@@ -81,6 +84,28 @@ def test_no_step_is_shorter_than_its_bound(schedule, zero, kinds):
         assert 0 < bound <= seconds * (1 + ROUNDING), (job, plan)
 
 
+@pytest.mark.parametrize(("schedule", "near"), [
+    ("none", (0.999, 0.999, 0.94, 0.94)),
+    ("1f1b", (0.98, 0.99, 0.94, 0.94)),
+    ("interleaved", (0.97, 0.97, 0.97, 0.95)),
+    ("zb-h1", (0.96, 0.96, 0.96, 0.96)),
+])  # fmt: skip
+def test_most_bounds_are_near_their_steps(schedule, near):
+    """The median of what a bound is of its step, by stage of ZeRO: one that forgets a term is no bound of
+    anything."""
+    for zero, least in enumerate(near):
+        jobs = [one for kinds in EXPERTS for one in legal(schedule, zero, kinds, count=6)]
+        assert median(bounded(job, plan) for job, plan in jobs) > least, zero
+
+
+@pytest.mark.parametrize("schedule", [name for name in ("none", *RECIPES) if name not in SEARCHED])
+def test_the_bytes_beside_a_bound_are_the_plans_own(schedule):
+    for kinds, zero in product(EXPERTS, (0, 1, 2, 3)):
+        for job, plan in legal(schedule, zero, kinds, count=2):
+            held = float(lower_bound(job, plan).memory_bytes[0])
+            assert held == pytest.approx(float(peak_memory(job, plan).total), rel=ROUNDING), (job, plan)
+
+
 @pytest.mark.parametrize("kinds", EXPERTS)
 def test_no_step_of_hsdp_is_shorter_than_its_bound(kinds):
     """Shards over some of dp's and cp's ranks, and replicas over the others."""
@@ -92,17 +117,19 @@ def test_no_step_of_hsdp_is_shorter_than_its_bound(kinds):
             bound, seconds = lower_bound(job, hybrid).seconds[0], time_step(job, hybrid).seconds
             assert 0 < bound <= seconds * (1 + ROUNDING), (job, hybrid)
             near.append(bound / seconds)
-    assert sorted(near)[len(near) // 2] > 0.8
+    assert median(near) > 0.8
 
 
 @pytest.mark.parametrize("kinds", EXPERTS)
 def test_nor_is_one_whose_gradients_overlap_and_whose_weights_do_not(kinds):
     """Megatron with --overlap-grad-reduce alone: a gather waits for the reduction on its line, and replicas'
     sums are on another."""
+    near = []
     for job, plan in legal("none", 3, kinds, count=24):
         hybrid = replace(plan, shards=max(2, plan.dp * plan.cp // 2))
         hybrid = plan if any(violations(job, hybrid)) else hybrid
-        assert bounded(switched(job, prefetch=False, dp_overlap=True), hybrid) <= 1 + ROUNDING
+        near.append(bounded(switched(job, prefetch=False, dp_overlap=True), hybrid))
+    assert max(near) <= 1 + ROUNDING and median(near) > 0.93
 
 
 def test_the_bound_of_fsdp_knows_that_one_pass_of_a_pair_waits_for_the_launches_of_the_other():
@@ -179,6 +206,14 @@ def test_the_bound_of_zero_2_without_overlap_leaves_the_other_stage_its_time_to_
     )
     plan = Plan(tp=4, pp=2, dp=2, cp=2, zero=2, schedule=schedule, chunks=2, micro_batch=4)
     assert 0.9 < bounded(job, plan) <= 1 + ROUNDING
+
+
+@pytest.mark.parametrize("schedule", SEARCHED)
+def test_a_searched_schedule_of_one_layer_a_stage_is_nearly_its_bound_with_zero_2(schedule):
+    """Spans that are equal end with the tail of the rank that reduces longest, which has the head."""
+    shape = replace(DENSE, layers=2, vocab=128256)
+    job = TrainingJob(shape, find_hardware("h100"), STACKS["megatron-2022"], 1024, 16)
+    assert 0.98 < bounded(job, Plan(pp=2, dp=2, zero=2, schedule=schedule)) <= 1 + ROUNDING
 
 
 def bounded(job: TrainingJob, plan: Plan) -> float:

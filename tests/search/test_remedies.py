@@ -1,6 +1,7 @@
 """What would make it fit: every remedy is an option, which predicts the same when it is typed."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,10 +9,10 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import TrainingJob
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
-from ndparallel.search.remedies import REMEDY_KINDS
+from ndparallel.search.remedies import REMEDY_KINDS, wider
 from ndparallel.search.search import search
 
 LARGE = "plan --model llama-3-70b --gpus 16 --global-batch 64 --sequence 8192"
@@ -65,6 +66,25 @@ def test_tp_makes_it_fit_inside_the_node_alone_and_each_degree_grows_by_what_is_
     assert sorted(grown) == ["--cp 4", "--pp 8", "--tp 2"]
     without_sharding = [each["option"] for each in answer(capsys, words + " --dp 64")["remedies"]]
     assert "--tp 4" in without_sharding  # and not --tp 2 --recompute full, which is slower
+
+
+@pytest.mark.parametrize(("plan", "sp"), [
+    (Plan(dp=16), True), (Plan(tp=2, dp=8), False), (Plan(tp=2, dp=8, sequence_parallel=True), True),
+])  # fmt: skip
+def test_tp_that_grows_keeps_its_sequence_parallelism_and_where_there_was_none_takes_the_softwares(plan, sp):
+    """16 GPUs in nodes of 8; ep shrinks with dp, and the option says so."""
+    job = TrainingJob(
+        find_model("mixtral-8x7b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64
+    )
+    plan = replace(plan, ep=8)
+    changes = [change for _, change in wider(job, plan, "tp")]
+    after = [change.apply(job, plan)[1] for change in changes]
+    assert [each.tp for each in after] == [tp for tp in (2, 4, 8) if tp > plan.tp]
+    assert [(each.dp, each.ep) for each in after] == [
+        (16 // each.tp, min(8, 16 // each.tp)) for each in after
+    ]
+    assert [("--ep" in change.option) for change in changes] == [each.dp < 8 for each in after]
+    assert all(each.sequence_parallel == sp for each in after)
 
 
 def test_what_costs_time_alone_comes_first_and_the_quickest_of_a_kind(capsys):

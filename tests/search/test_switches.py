@@ -14,7 +14,7 @@ from ndparallel.planner.software import STACKS
 from ndparallel.planner.step.framework import framework_workload
 from ndparallel.planner.step.step import Step
 from ndparallel.search.space import parsed
-from ndparallel.search.what_if import SWITCHES, Variant, what_if
+from ndparallel.search.what_if import FIELDS, SWITCHES, Variant, what_if
 from tests.support.accelerators import accelerator
 
 MIXTURE = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 64)
@@ -78,6 +78,37 @@ def test_weights_that_are_kept_in_8_bits_alone_take_a_byte_and_travel_in_one():
     assert framework_workload(replace(on, dtype="mxfp8", hardware=find_hardware("b200")), plan).bucket(
         "experts"
     ).gather[0].bytes == pytest.approx(gathered[1])  # whose two copies each rank makes of 16 bits
+
+
+SHEET = {  # an H100 SXM of 80 GB, and 400 Gbit/s for each
+    "peak": 989e12,
+    "memory": 80 * 2**30,
+    "memory_bandwidth": 3.35e12,
+    "bandwidth_inside": 450e9,
+    "bandwidth_across": 50e9,
+}
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS.keys() - {"leaf_share", "gpus_per_leaf"}))
+def test_a_field_is_the_data_sheets_and_twice_it_is_twice_that_and_no_other_field(name):
+    before = Variant(MIXTURE, 32)
+    after, found = what_if(before, f"{name}*2"), FIELDS[name].read(before)
+    assert found == pytest.approx(SHEET.get(name, found))
+    assert {
+        each: field.read(after) / field.read(before) for each, field in FIELDS.items() if field.read(before)
+    } == pytest.approx(dict.fromkeys(FIELDS.keys() - {"gpus_per_leaf"}, 1.0) | {name: 2.0})
+
+
+@pytest.mark.parametrize(("change", "achieved"), [
+    ("memory_bandwidth", lambda gpu: gpu.memory_bandwidth_bytes_per_second),
+    ("bandwidth_inside", lambda gpu: gpu.inside.bandwidth_bytes_per_second),
+    ("bandwidth_across", lambda gpu: gpu.across.bandwidth_bytes_per_second),
+    ("peak", lambda gpu: gpu.flops_per_second),
+    ("peak", lambda gpu: gpu.peak("fp8")),
+])  # fmt: skip
+def test_what_is_achieved_stays_the_same_share_of_the_data_sheet(change, achieved):
+    after = what_if(Variant(MIXTURE, 32), f"{change}*3").job.hardware
+    assert achieved(after) == pytest.approx(3 * achieved(MIXTURE.hardware))
 
 
 def test_an_oversubscribed_network_is_a_change_of_its_leaves():

@@ -19,8 +19,10 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import legal_and_fits, peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.search.bounds.lower_bound import lower_bound
+from ndparallel.validation import measured
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
+from ndparallel.validation.model import usual_ffn
 from ndparallel.validation.software import stack_of
 from ndparallel.validation.validate import predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
@@ -28,6 +30,7 @@ from ndparallel.validation.words import (
     dispatcher_named,
     graphs_stated,
     recompute_of,
+    recomputed_layers,
     schedule_named,
     stack_name,
     zero_stage,
@@ -174,6 +177,16 @@ def test_attention_is_the_kernel_of_its_year(used, flash, year, kernel):
     assert attention_kernel(used, flash, year) == kernel
 
 
+@pytest.mark.parametrize(("words", "layers"), [
+    ("every 2 layers", 40), ("1/4 of the layers", 20), ("50% of the layers", 40), ("3 of 8 layers", 30),
+    ("3/8", 30), ("5 layers", 5), ("layers: 7", 7), ("9", 9), ("block 4", 4), ("1%", 1), ("80 layers", 0),
+    ("full", 0),
+])  # fmt: skip
+def test_layers_that_run_again_are_counted_in_the_words_of_sources(words, layers):
+    """Of a stage's 80; where there is no number, or it is all of them, all do, which is 0."""
+    assert recomputed_layers(words, 80) == layers
+
+
 def test_schedules_and_zero_in_the_words_of_sources():
     spelled = {
         "1F1B-I": "interleaved",
@@ -286,6 +299,15 @@ def test_a_token_is_kept_to_groups_of_experts_as_stated_else_as_of_the_same_expe
     assert experts and (experts.groups, experts.top_groups) == limit
 
 
+@pytest.mark.parametrize(("hidden", "gpt", "ffn"), [
+    (4096, False, 11008), (5120, False, 13824), (6656, False, 17920), (8192, False, 22016),
+    (4096, True, 16384),
+])  # fmt: skip
+def test_an_ffn_that_is_not_stated_is_llamas_or_gpts(hidden, gpt, ffn):
+    """Those of LLaMA 7B, 13B, 33B and 65B (their config.json)."""
+    assert usual_ffn(hidden, gpt) == ffn
+
+
 def test_heads_that_tp_does_not_divide_are_padded():
     shape = express(
         changed(GPT_22B, model={"heads": 60, "kv_heads": 60, "head_dim": 96, "vocab": 50257})
@@ -300,6 +322,42 @@ def test_one_layer_of_a_mixture_is_priced_with_its_experts():
     # on a median GPU; the slowest of 256 is 6% slower
     layer = Pricing(case.job, case.plan).unit("experts").total.total
     assert layer < result_of(run).predicted_seconds < 1.08 * layer
+
+
+@pytest.mark.parametrize(("figure", "value"), [
+    ("step_seconds", 16.0), ("step_ms", 16_000.0), ("samples_per_s", 8.0), ("tokens_per_s", 65_536.0),
+    ("tokens_per_gpu_s", 1_024.0), ("tflops_per_gpu", 500.0), ("model_tflops_per_gpu", 500.0),
+    ("tflops_per_gpu_hw", 625.0), ("mfu_pct", 50.0),
+])  # fmt: skip
+def test_every_figure_that_a_source_may_print_gives_the_same_step(figure, value, monkeypatch):
+    """128 sequences of 8192 tokens on 64 GPUs of 1000 TFLOP/s that reach half of it: 16 seconds. A quarter
+    more FLOPs is computed again, which the hardware's figure counts."""
+    job, plan = express(LLAMA_70B).job, express(LLAMA_70B).plan
+    gpu: Any = job.hardware
+    job = replace(job, hardware=replace(gpu, peak_flops_per_second={"bf16": 1e15}))
+    monkeypatch.setattr(measured, "model_flops", lambda job: 500e12 * 64 * 16)
+    monkeypatch.setattr(measured, "recomputed_flops", lambda job, plan: 125e12 * 64 * 16)
+    found, part = measured.measured_seconds({figure: value}, job, plan)
+    assert found == pytest.approx(16) and part == "step"
+
+
+@pytest.mark.parametrize(("figures", "seconds", "part"), [
+    ({"layer_total_ms": 5.0, "layer_fwd_ms": 1.0}, 0.005, "layer"),
+    ({"layer_fwd_ms": 1.0, "layer_bwd_ms": 2.0}, 0.003, "layer"),
+    ({"layer_fwd_ms": 1.0}, 0.001, "layer forward"),
+    ({"layer_bwd_ms": 2.0}, 0.002, "layer backward"),
+])  # fmt: skip
+def test_a_layers_passes_are_added_up_where_both_are_measured(figures, seconds, part):
+    case = express(LLAMA_70B)
+    found, of = measured.measured_seconds(figures, case.job, case.plan)
+    assert found == pytest.approx(seconds) and of == part
+
+
+@pytest.mark.parametrize(("figures", "size"), [
+    ({"memory_gb": 60}, 60e9), ({"memory_gib": 60}, 60 * 2**30), ({}, None),
+])  # fmt: skip
+def test_a_sources_gb_are_a_thousand_millions_and_its_gib_are_not(figures, size):
+    assert measured.measured_bytes(figures) == size
 
 
 def test_tokens_a_second_give_the_seconds_and_a_run_without_any_counts_in_no_mean():

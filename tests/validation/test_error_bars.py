@@ -96,5 +96,25 @@ def test_a_job_that_is_unlike_all_measured_ones_has_a_wider_bar_and_says_in_what
         assert words in found.sentence
         times = error_bar.ANOTHER_GENERATION if words == "MI300X" else error_bar.WIDER
         assert found.fraction == pytest.approx(times * usual.fraction)
+    both = error_bar.error_bar(replace(unlike["MI300X"], moments="8bit"), plan)
+    assert both.fraction == pytest.approx(error_bar.ANOTHER_GENERATION * error_bar.WIDER * usual.fraction)
     memory = [error_bar.error_bar(job, plan, of="memory_error") for job in (JOB, unlike["MI300X"])]
     assert memory[0].fraction == memory[1].fraction, "memory does not depend on the GPU's generation"
+
+
+@pytest.mark.parametrize(("runs", "usual"), [(3, {}), (4, {"a pipeline": (0.25, 4)})])
+def test_what_four_runs_of_a_trait_have_in_common_is_its_usual_error(runs, usual, monkeypatch):
+    known = [{"traits": ["a pipeline"], "step_error": error} for error in (0.1, 0.2, 0.3, 0.4)]
+    monkeypatch.setattr(error_bar, "known_errors", lambda: known[:runs])
+    found = error_bar.usual_errors(JOB, Plan(pp=2, dp=4, schedule="1f1b"))
+    assert found == {trait: pytest.approx(numbers) for trait, numbers in usual.items()}
+
+
+def test_a_percentile_is_the_first_error_at_which_its_share_of_the_weights_is_reached():
+    errors = [(0.1, 0.5), (0.2, 0.25), (0.3, 0.125), (0.4, 0.125)]
+    assert [percentile(errors, share) for share in (0.5, 0.51, 0.75, 0.8, 1.0)] == [0.1, 0.2, 0.2, 0.3, 0.4]
+
+
+def test_the_lessons_own_runs_are_exact():
+    pocket = replace(JOB, hardware=find_hardware("pocket"), stack=STACKS["pocket"])
+    assert error_bar.error_bar(pocket, Plan(dp=8)).fraction == 0

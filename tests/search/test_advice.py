@@ -1,0 +1,45 @@
+"""Claims about the guides' rules, step by step: what a reader of the guides would work out on paper."""
+
+from dataclasses import replace
+
+import pytest
+
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.software import STACKS
+from ndparallel.search.advice import Rules
+
+LLAMA = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 64)
+MIXTRAL = replace(LLAMA, shape=find_model("mixtral-8x7b"))
+
+
+@pytest.mark.parametrize(("gpus", "batch", "tp"), [(64, 64, 1), (64, 128, 1), (64, 16, 4), (64, 96, 2)])
+def test_where_there_are_more_gpus_than_sequences_tp_takes_the_rest(gpus, batch, tp):
+    plan = Rules(replace(LLAMA, global_batch=batch), gpus).data_parallel(zero=3)
+    assert (plan.tp, plan.dp, plan.zero, plan.sequence_parallel) == (tp, gpus // tp, 3, tp > 1)
+
+
+@pytest.mark.parametrize(("sequence", "ways"), [
+    (4096, [1]), (8192, [1, 2]), (16384, [2, 4]), (32768, [4, 8]), (131072, [16]),
+])  # fmt: skip
+def test_cp_leaves_a_rank_8k_tokens_or_half_of_them_as_far_as_gpus_go(sequence, ways):
+    assert Rules(replace(LLAMA, sequence=sequence), 16).contexts(1) == ways
+
+
+@pytest.mark.parametrize(("plan", "reach", "ep"), [
+    (Plan(dp=64), 8, 8), (Plan(dp=64), 64, 8), (Plan(dp=4), 8, 4), (Plan(dp=12), 8, 4),
+    (Plan(tp=2, dp=32), 8, 4), (Plan(tp=8, dp=8), 4, 1),
+])  # fmt: skip
+def test_ep_goes_as_far_as_its_reach_beside_tp_and_divides_experts_and_dp(plan, reach, ep):
+    assert Rules(MIXTRAL, 64).experts_within(plan, reach) == ep
+    assert Rules(LLAMA, 64).experts_within(plan, reach) == 1
+
+
+@pytest.mark.parametrize(("batch", "few"), [(15, True), (16, False)])
+def test_fewer_than_four_microbatches_for_a_pipeline_rank_are_few_and_take_most_chunks_first(batch, few):
+    """32 layers on 4 ranks: 2, 4 or 8 chunks, of which the middle is tried first where they are many."""
+    rules, plan = Rules(replace(LLAMA, global_batch=batch), 4), Plan(pp=4)
+    assert rules.has_few_microbatches(plan) == few
+    assert [each.chunks for each in rules.interleaved(plan)] == ([8, 4, 2] if few else [4, 2, 8])
+    assert rules.interleaved(Plan(dp=4)) == [Plan(dp=4)]
