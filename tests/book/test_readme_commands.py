@@ -35,7 +35,7 @@ def test_what_they_name_is_there():
     tools = " ".join(PROJECT["optional-dependencies"]["test"])
     assert all(
         tool in tools
-        for tool in ("pytest", "hypothesis", "pytest-timeout", "ruff", "mypy", "ndparallel[inline,mpi]")
+        for tool in ("pytest", "hypothesis", "pytest-timeout", "ruff", "mypy", "ndparallel[inline,mpi,yaml]")
     )
 
 
