@@ -87,9 +87,10 @@ class Script:
     """What a script says: the words of its commands with flags, its variables word by word, those of them
     that are `given` and stay as they are; `skipped` is what it may set, words behind a condition that is not
     known, `never_set` are variables that it only tests, and `included` files that it runs as its own lines,
-    each with the path at which it was found and read."""
+    each with the path at which it was found and read, in or around the script's `folder`."""
 
     given: frozenset[str] = frozenset()
+    folder: Path | None = None
     commands: list[list[str]] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
     skipped: dict[str, list[str]] = field(default_factory=dict)
@@ -110,7 +111,7 @@ def read_script(
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch script.")
     known = {**(environment or {}), "#": str(arguments_in(given or {})), **(given or {})}
     set_before = {name: [value] for name, value in known.items()}
-    script, blocks = Script(frozenset(given or ()), variables=set_before), list[ShellBlock]()
+    script, blocks = Script(frozenset(given or ()), folder, variables=set_before), list[ShellBlock]()
     succeeded: bool | None = True
     reached: bool | None = True
     pending = Statements(statements(text))
@@ -126,14 +127,14 @@ def read_script(
             left = assign(script, as_assignment(rest), runs is None)
             words = program(expanded_words(left, script.variables), script.variables)
             if words[:1] in INCLUDES and words[1:]:
-                pending.insert(included(script, words[1], folder))
+                pending.insert(included(script, words[1]))
             script.commands += [words] if any(word.startswith("--") for word in words) else []
     return script
 
 
-def included(script: Script, word: str, folder: Path | None) -> Iterator[str]:
+def included(script: Script, word: str) -> Iterator[str]:
     """The statements of a file that a script includes; none of one that is not found, or is read already."""
-    path = included_file(word, folder) if folder else None
+    path = included_file(word, script.folder)
     is_new = path not in script.included.values()
     script.included[word] = path
     if path and is_new:
@@ -261,6 +262,8 @@ def holds(text: str, script: Script) -> bool | None:
                 script.never_set[name] = None
                 return test == "-z"
             return None if "$" in word else (test == "-z") == (not word)
+        case ["-f" | "-e", file] if included_file(file, script.folder):
+            return True
         case ["-v", name]:
             if name not in script.variables:
                 script.never_set[name] = None

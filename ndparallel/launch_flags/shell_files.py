@@ -13,8 +13,10 @@ from pathlib import Path
 UNKNOWN = re.compile(r".*[$`()\"'][^/]*/", re.DOTALL)  # up to the last part that only the shell knows
 
 
-def included_file(word: str, folder: Path) -> Path | None:
+def included_file(word: str, folder: Path | None) -> Path | None:
     """The script that a word names, where it can be found."""
+    if folder is None:
+        return None
     known = UNKNOWN.sub("", word)
     places = [folder] if known != word else [folder, *folder.parents]
     found = (place / known for place in places if known.endswith(".sh") and os.path.isfile(place / known))

@@ -500,12 +500,15 @@ def test_what_a_script_includes_is_read_in_its_place_where_it_lies_beside(line, 
     assert f"Included and read: '{folder / 'models' / 'small.sh'}'" in found.notes[0]
 
 
-def test_what_a_script_may_include_is_not_known(tmp_path):
+def test_whether_a_script_is_there_that_is_included_is_seen_and_else_it_is_not_known(tmp_path):
     (tmp_path / "small.sh").write_text("LAYERS=8")
+    there, gone = (
+        f"LAYERS=4\nif [ -f {name} ]; then source {name}; fi\n{SIZED}" for name in ("small.sh", "gone.sh")
+    )
+    assert read_megatron(there, H100, folder=tmp_path).job.shape.layers == 8
+    assert "Included and not found: 'gone.sh'" in read_megatron(gone, H100, folder=tmp_path).notes[0]
     with pytest.raises(UserError, match="--set LAYERS=VALUE"):
-        read_megatron(
-            f"LAYERS=4\nif [ -f small.sh ]; then source small.sh; fi\n{SIZED}", H100, folder=tmp_path
-        )
+        read_megatron(f"LAYERS=4\nif $HERE; then source small.sh; fi\n{SIZED}", H100, folder=tmp_path)
 
 
 def test_a_script_that_includes_itself_is_read_once_and_what_is_wrong_in_it_has_its_name(tmp_path):
