@@ -1276,6 +1276,15 @@ def test_megatron_is_told_nothing_that_the_plan_does_not_use(software, plan, uns
     assert unsaid not in emit_megatron(on(job_of(), **software), plan)
 
 
+def test_one_hardware_queue_is_asked_for_before_blackwell_alone():
+    """megatron/training/arguments.py: "requirement no longer exists since the Blackwell architecture"."""
+    plan = Plan(tp=2, dp=4)
+    scripts = [
+        emit_megatron(replace(job_of(), hardware=find_hardware(name)), plan) for name in ("h100", "b200")
+    ]
+    assert [CONNECTIONS in script for script in scripts] == [True, False]
+
+
 def test_without_a_pipeline_torchtitan_is_asked_for_no_schedule():
     plan = Plan(dp=8, zero=3)
     titan = job_of(software="torchtitan")
