@@ -110,7 +110,7 @@ def environment(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "unset CUDA_DEVICE_MAX_CONNECTIONS"
     elif plan.sends_rows_beside(job.stack):
         yield "export CUDA_DEVICE_MAX_CONNECTIONS=32"
-    elif job.hopper and (plan.tp > 1 or plan.cp > 1):
+    elif job.before_blackwell and (plan.tp > 1 or plan.cp > 1):
         yield "export CUDA_DEVICE_MAX_CONNECTIONS=1"
 
 

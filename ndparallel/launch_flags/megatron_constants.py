@@ -95,7 +95,7 @@ def is_fixed(scaling: dict[str, Any], fixed: dict[str, int]) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    return isinstance(value, int | float) and value == int(value)
+    return isinstance(value, int | float) and float(value).is_integer()
 
 
 def clamp_flags(shape: ModelShape) -> str:

@@ -35,7 +35,7 @@ class Statements(Iterator[str]):
 
     def __next__(self) -> str:
         while self.under_way:
-            for statement in self.under_way[-1]:
+            if statement := next(self.under_way[-1], None):
                 return statement
             self.under_way.pop()
         raise StopIteration

@@ -86,7 +86,7 @@ class TrainingJob:
         """Bytes of a weight of a layer's matrix: in 16 bits, and as Transformer Engine keeps it cast from a
         step's first microbatch on; of both, what its software has. It keeps no casts alone without a sharded
         optimizer (validate_args in megatron/training/arguments.py, fp8_param_gather)."""
-        cast = NUMBER_TYPES[self.dtype].copies_bytes(self.hopper) if self.stack.keeps_cast else 0
+        cast = NUMBER_TYPES[self.dtype].copies_bytes(self.before_blackwell) if self.stack.keeps_cast else 0
         return cast + (0 if cast and zero and self.casts_weights_alone else 2)
 
     @property
@@ -109,8 +109,8 @@ class TrainingJob:
         return self.offload_share if "activations" in self.offload else 0.0
 
     @property
-    def hopper(self) -> bool:
-        """Whether products of 8 bits need their inner dimension contiguous: before Blackwell."""
+    def before_blackwell(self) -> bool:
+        """Whether the GPU is older: its products of 8 bits need their inner dimension contiguous."""
         return "mxfp8" not in getattr(self.hardware, "peak_flops_per_second", ())
 
     @property
@@ -240,6 +240,6 @@ class Plan:
             dtype=dtype,
             dropless=job.capacity_factor is None,
             number_type=NUMBER_TYPES[job.dtype],
-            transposes=job.hopper,
+            transposes=job.before_blackwell,
             adapters=job.adapters,
         )

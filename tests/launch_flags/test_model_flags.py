@@ -121,6 +121,10 @@ LLAMA_3 |= {"original_max_position_embeddings": 8192}
         ),
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "--rotary-seq-len-interpolation-factor 4"),
         ({"rope_scaling": {"type": "linear", "factor": 2.5}}, "rope_scaling type linear, factor 2.5: mend"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": float("inf")}},
+            "rope_scaling type linear, factor inf",
+        ),
         ({"no_rope_layer_interval": 16}, '--no-rope-freq "([0]*15+[1]*1+[0]*15+[1]*1)"'),
         ({"no_rope_layers": [0] + [1] * 31}, '--no-rope-freq "([1]*1+[0]*31)"'),
         (

@@ -61,9 +61,8 @@ def step_from(
     """The means of GPUs that differ; what they wait for the slowest of them is bubble."""
     counted = spent | {"compute": spent.get("compute", 0.0) + spent.get("launch", 0.0)}
     means = {kind: mean(counted.get(kind, 0.0)) for kind in (*TIME_KINDS, *[HOST] * (HOST in counted))}
-    bubble = means["bubble"] + longest(spent.total) - sum(means.values())
-    no_less = max(0.0, bubble)  # which rounding alone makes it
-    return Step(means | {"bubble": no_less}, rank, busiest, times)
+    bubble = max(0.0, means["bubble"] + longest(spent.total) - sum(means.values()))  # less by rounding alone
+    return Step(means | {"bubble": bubble}, rank, busiest, times)
 
 
 def mean(seconds: Any) -> float:
