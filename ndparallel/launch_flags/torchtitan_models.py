@@ -14,18 +14,17 @@ from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.rules import LaunchRule
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.models.presets import preset
-from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
+from ndparallel.planner.models.shape import ModelShape
 
 
 class Flavor(NamedTuple):
     """One of torchtitan's models. Where the configuration is a sibling's, `assets` is the folder of its own
-    tokenizer; `sizes` are given where no preset has them."""
+    tokenizer."""
 
     module: str
     flavor: str
     base: str  # the configuration whose data, optimizer and learning rate are kept
     assets: str = ""
-    sizes: tuple = ()
 
 
 LONGEST = {  # sequence of each module's models: max_seq_len of their positions
@@ -39,25 +38,9 @@ NO_CONTEXT = {  # modules that raise NotImplementedError with cp
     "gpt_oss": "its VarlenAttention refuses it",
     "kimi_k2_7": "its parallelize_kimi_k2_5 refuses it",
 }
-MOONLIGHT = (
-    *(27, 2048, 16, 16, 192, 11264, 163840),
-    LatentAttention(0, 512, 128, 64, 128),
-    Experts(64, 6, 1408, 2, 1408, router_bias=True, dense_layers=(0,)),
-)
-GPT_OSS = (2880, 64, 8, 64, 2880, 201088, None)  # all but its layers and experts
-
-
-def of_gpt_oss(layers: int, experts: int) -> tuple:
-    return layers, *GPT_OSS, Experts(experts, 4, 2880, router_bias=True)
-
-
 MODELS = {
-    "llama-3.2-1b": Flavor(
-        "llama3", "1B", "llama3_8b", "Llama-3.2-1B", (16, 2048, 32, 8, 64, 8192, 128256, None, None)
-    ),
-    "llama-3.2-3b": Flavor(
-        "llama3", "3B", "llama3_8b", "Llama-3.2-3B", (28, 3072, 24, 8, 128, 8192, 128256, None, None)
-    ),
+    "llama-3.2-1b": Flavor("llama3", "1B", "llama3_8b", "Llama-3.2-1B"),
+    "llama-3.2-3b": Flavor("llama3", "3B", "llama3_8b", "Llama-3.2-3B"),
     "llama-3-8b": Flavor("llama3", "8B", "llama3_8b"),
     "llama-3-70b": Flavor("llama3", "70B", "llama3_70b"),
     "llama-3-405b": Flavor("llama3", "405B", "llama3_405b"),
@@ -72,9 +55,9 @@ MODELS = {
     "deepseek-v2-lite": Flavor("deepseek_v3", "16B", "deepseek_v3_16b"),
     "deepseek-v2": Flavor("deepseek_v3", "236B", "deepseek_v3_16b", "DeepSeek-V2"),
     "deepseek-v3": Flavor("deepseek_v3", "671B", "deepseek_v3_671b"),
-    "gpt-oss-20b": Flavor("gpt_oss", "20b", "gpt_oss_20b", sizes=of_gpt_oss(24, 32)),
-    "gpt-oss-120b": Flavor("gpt_oss", "120b", "gpt_oss_120b", sizes=of_gpt_oss(36, 128)),
-    "moonlight-16b-a3b": Flavor("kimi_k2_7", "moonlight-16B-A3B", "moonlight_16b_a3b", sizes=MOONLIGHT),
+    "gpt-oss-20b": Flavor("gpt_oss", "20b", "gpt_oss_20b"),
+    "gpt-oss-120b": Flavor("gpt_oss", "120b", "gpt_oss_120b"),
+    "moonlight-16b-a3b": Flavor("kimi_k2_7", "moonlight-16B-A3B", "moonlight_16b_a3b"),
 }
 
 
@@ -94,7 +77,7 @@ def sizes(shape: ModelShape) -> tuple:
 
 @cache
 def flavors() -> dict[tuple, Flavor]:
-    return {found.sizes or sizes(preset(name)): found for name, found in MODELS.items()}
+    return {sizes(preset(name)): found for name, found in MODELS.items()}
 
 
 def module_of(job: TrainingJob) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import SPELLINGS
-from ndparallel.planner.models.presets import preset, presets
+from ndparallel.planner.models.presets import preset, preset_named
 from ndparallel.planner.models.shape import BIASES, GATED, Experts, LatentAttention, ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import Stack
@@ -61,7 +61,8 @@ class Stated:
     @cached_property
     def known(self) -> ModelShape | None:
         """Return the preset of that name, if no stated fact contradicts it."""
-        found = next((preset(name) for name in presets() if plain(name) == plain(self.name)), None)
+        name = preset_named(self.name)
+        found = preset(name) if name else None
         sizes = ("hidden", "heads", "kv_heads", "ffn", "head_dim")
         differs = found and any(self.get(size) not in (None, getattr(found, size)) for size in sizes)
         return None if differs else found
@@ -85,13 +86,6 @@ class Stated:
         """Return a number that may be 0 or missing."""
         value = self.get(field)
         return None if value is None else checked_size(value, field, least=0)
-
-
-def plain(name: str) -> str:
-    """Return a model's name without hyphens, brackets and suffixes that change no size: llama3.1-8b
-    becomes llama38b."""
-    name = re.sub(r"\(.*\)|[-_ ]|instruct|base|meta", "", name.lower())
-    return re.sub(r"llama3\.1", "llama3", name)
 
 
 def shape_of(run: Mapping[str, Any], tp: int, stack: Stack) -> ModelShape:

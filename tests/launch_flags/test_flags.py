@@ -31,7 +31,7 @@ from ndparallel.launch_flags.torchtitan_models import LONGEST, MODELS
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
-from ndparallel.planner.models.presets import find_model, preset
+from ndparallel.planner.models.presets import find_model, preset, presets
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.options import overlapping
 from ndparallel.planner.prediction import predict
@@ -955,54 +955,28 @@ def test_a_compiled_recipe_compiles_the_model_also_where_its_configuration_compi
 def test_a_flavor_without_a_configuration_starts_from_a_siblings_and_has_its_own_tokenizer(monkeypatch):
     """Of the same vocabulary, which the configuration's loss counts. qwen3/8B of 0.3.0 has sft_qwen3_8b_math
     alone, which tunes; 4B, 235B-A22B, deepseek_v3/236B, llama3/1B and 3B none."""
-    own = {name: found for name, found in MODELS.items() if not (found.assets or found.sizes)}
+    own = {name: found for name, found in MODELS.items() if not found.assets}
     by_base = {found.base: preset(name) for name, found in own.items()}
     for name, found in MODELS.items():
         if found.assets:
-            vocab = found.sizes[6] if found.sizes else preset(name).vocab
-            assert by_base[found.base].vocab == vocab
+            assert by_base[found.base].vocab == preset(name).vocab
     recipe = emit_torchtitan(job_of("qwen3-235b-a22b", "torchtitan"), Plan(dp=64, ep=64, zero=3))
     assert "those of qwen3_30b_a3b." in recipe and 'model_registry("235B-A22B")' in recipe
     assert run_recipe(recipe, monkeypatch)["hf_assets_path"] == "./assets/hf/Qwen3-235B-A22B"
 
 
-CONFIGS = {
-    "gpt-oss-20b": {
-        **{"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64},
-        **{"num_attention_heads": 64, "num_hidden_layers": 24, "num_key_value_heads": 8},
-        **{"vocab_size": 201088},
-        **{"num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "hidden_act": "silu"},
-        **{"attention_bias": True, "tie_word_embeddings": False, "max_position_embeddings": 131072},
-    },
-    "moonlight": {
-        **{"model_type": "deepseek_v3", "hidden_size": 2048, "intermediate_size": 11264},
-        **{"vocab_size": 163840},
-        **{"num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16, "n_group": 1},
-        **{"first_k_dense_replace": 1, "kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128},
-        **{"qk_rope_head_dim": 64, "v_head_dim": 128, "moe_intermediate_size": 1408, "n_routed_experts": 64},
-        **{"n_shared_experts": 2, "num_experts_per_tok": 6, "topk_group": 1, "hidden_act": "silu"},
-        **{"num_nextn_predict_layers": 0, "max_position_embeddings": 8192, "tie_word_embeddings": False},
-    },
-    "llama-3.2-1b": {
-        **{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "vocab_size": 128256},
-        **{"num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64},
-        **{"hidden_act": "silu", "tie_word_embeddings": True, "max_position_embeddings": 131072},
-    },
-}
-
-
 @pytest.mark.parametrize(("name", "module", "flavor", "refused"), [
     ("gpt-oss-20b", "gpt_oss", "20b", [{"cp": 2}]),
-    ("moonlight", "kimi_k2_7", "moonlight-16B-A3B", [{"cp": 2}, {"tp": 2}, {"pp": 2}, {"pp": 3}]),
+    ("moonlight-16b-a3b", "kimi_k2_7", "moonlight-16B-A3B", [{"cp": 2}, {"tp": 2}, {"pp": 2}, {"pp": 3}]),
     ("llama-3.2-1b", "llama3", "1B", [{"pp": 2}]),
 ])  # fmt: skip
 def test_a_model_of_a_config_json_is_one_of_torchtitans(name, module, flavor, refused, tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
+    (tmp_path / "config.json").write_text(json.dumps(presets()[name]["config"]))
     shape = find_model(str(tmp_path / "config.json"))
     job = replace(job_of(software="torchtitan", batch=48), shape=shape)
     recipe = emit_torchtitan(job, Plan(dp=8, zero=3))
     assert f"from torchtitan.models.{module} import" in recipe and f'model_registry("{flavor}")' in recipe
-    assert ("optimizer" in run_recipe(recipe, monkeypatch)) == (name == "moonlight"), "Muon in its own"
+    assert ("optimizer" in run_recipe(recipe, monkeypatch)) == (module == "kimi_k2_7"), "Muon in its own"
     for degrees in refused:
         with pytest.raises(UserError, match="torchtitan .* has no"):
             emit_torchtitan(job, Plan(dp=8, zero=3, **degrees))
@@ -1061,7 +1035,7 @@ def test_all_that_torchtitans_tables_name_is_in_the_release():
         *schedules
     }
     for name, found in MODELS.items():
-        assert (found.sizes or preset(name)) and f"{found.module}/{found.flavor}" in release["flavors"]
+        assert f"{found.module}/{found.flavor}" in release["flavors"] and name in presets()
         assert f"torchtitan.models.{found.module}.config_registry.{found.base}" in release["names"]
         assert found.module in LONGEST
 

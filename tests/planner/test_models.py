@@ -360,6 +360,11 @@ def test_an_architecture_has_as_many_parameters_as_transformers_builds(name):
     assert parameters(entry["config"]).total == entry["parameters"]
 
 
+@pytest.mark.parametrize("name", sorted(presets().keys() & ARCHITECTURES.keys() - PUBLISHED.keys()))
+def test_a_preset_is_as_large_as_transformers_builds_its_architecture(name):
+    assert find_model(name).parameters().total == ARCHITECTURES[name]["parameters"]
+
+
 def test_the_language_model_of_qwens_that_see_is_counted_in_files_of_every_age():
     """Qwen3-VL's text model is Qwen3's own; files of Qwen2-VL had its keys beside vision_config."""
     entries = presets()["qwen3-1.7b"]["config"]
@@ -397,7 +402,29 @@ def test_every_preset_has_a_source_and_rests_on_no_default():
 def test_a_preset_is_found_in_capitals_and_a_slip_is_put_right():
     assert find_model("Llama-3-8B").name == "llama-3-8b"
     assert "Did you mean 'llama-3-70b'?" in refusal(find_model, "llama-3-7b0")
-    assert "Did you mean 'qwen3-8b'?" in refusal(find_model, "Qwen/Qwen3-8B")
+    assert "Did you mean 'qwen3-8b'?" in refusal(find_model, "qwen3-8b-fp8")
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama-3-8b"),
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("llama-3.3-70b", "llama-3-70b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-8b"),
+        ("DeepSeek-R1", "deepseek-v3"),
+    ],
+)
+def test_a_preset_is_found_by_its_name_on_the_hub_and_by_that_of_a_model_of_its_sizes(name, preset):
+    assert find_model(name).name == preset
+
+
+def test_no_name_of_a_preset_finds_another():
+    for name, entry in presets().items():
+        hub = entry["source"].removeprefix("huggingface.co/").removesuffix(", config.json")
+        for each in (name, *entry.get("also", ()), hub if "huggingface" in entry["source"] else name):
+            assert find_model(each).name == name
 
 
 # --- config.json

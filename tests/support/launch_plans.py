@@ -1,13 +1,14 @@
 """Plans of many kinds that Megatron-Core can launch: dense and with experts, latent attention, windows,
 prediction layers, sinks, layers without positions, every axis, every stage of ZeRO."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.launch_flags.torchtitan_models import MODELS as MODELS_OF_TORCHTITAN
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
@@ -18,17 +19,9 @@ from ndparallel.planner.software import find_stack
 MODELS = (
     *("gpt2-xl", "megatron-22b", "llama-3-8b", "llama-3-405b", "mistral-7b", "qwen2-7b", "qwen3-32b"),
     *("mixtral-8x7b", "qwen2-57b-a14b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v2", "deepseek-v3"),
+    "gpt-oss-20b",
 )
 ENTRIES = {  # of models that are no presets
-    "gpt-oss": {
-        **{"model_type": "gpt_oss", "num_hidden_layers": 24, "hidden_size": 2880, "num_attention_heads": 64},
-        **{"num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088},
-        **{"num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "hidden_act": "silu"},
-        "rope_scaling": {
-            **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
-            "original_max_position_embeddings": 4096,
-        },
-    },
     "glm-4.7-flash": {
         **{"model_type": "glm4_moe_lite", "num_hidden_layers": 47, "hidden_size": 2048, "hidden_act": "silu"},
         **{
@@ -69,28 +62,28 @@ def jobs_and_plans(most: int) -> Iterator[tuple[str, TrainingJob, Plan]]:
         batch = plan.dp * plan.micro_batch * 12
         job = TrainingJob(shape, find_hardware("h100"), find_stack("megatron-core"), sequence, batch)
         job = replace(job, dtype="fp8") if kept % 7 == 3 else job
-        if kept < most and not [*why_not(job, plan)] and can_be_emitted(job, plan):
+        if kept < most and not [*why_not(job, plan)] and can_be_emitted(emit_megatron, job, plan):
             kept += 1
             yield f"{model} {plan}", job, plan
 
 
 def recipes() -> Iterator[tuple[str, TrainingJob, Plan]]:
-    """Every preset that torchtitan has, on up to three plans each."""
+    """Every model that torchtitan has, on up to three plans each."""
     plans = (
         Plan(dp=8, zero=3),
         Plan(tp=2, dp=4, zero=2, sequence_parallel=True),
         Plan(pp=4, dp=4, chunks=2, zero=3, schedule="zb-v"),
     )
     stack = find_stack("torchtitan")
-    named = [name for name, found in MODELS_OF_TORCHTITAN.items() if not found.sizes]
-    for model, plan in product(named, plans):
+    for model, plan in product(MODELS_OF_TORCHTITAN, plans):
         shape = replace(find_model(model), prediction_layers=0)  # which our parameters leave out
-        if plan.pp == 1 or not shape.tied_embeddings:
-            yield f"{model} {plan}", TrainingJob(shape, find_hardware("h100"), stack, 4096, 64), plan
+        job = TrainingJob(shape, find_hardware("h100"), stack, 4096, 64)
+        if can_be_emitted(emit_torchtitan, job, plan):
+            yield f"{model} {plan}", job, plan
 
 
-def can_be_emitted(job: TrainingJob, plan: Plan) -> bool:
+def can_be_emitted(emit: Callable[[TrainingJob, Plan], str], job: TrainingJob, plan: Plan) -> bool:
     try:
-        return bool(emit_megatron(job, plan))
+        return bool(emit(job, plan))
     except UserError:
         return False

@@ -8,6 +8,7 @@ Limit  A preset is a shape, not a training recipe: sequence length, batch and pr
 
 import json
 import os
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,18 @@ from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.models.sizes import checked_size, head_width
 
 PRESETS = Path(__file__).with_name("presets.json")
+ON_THE_HUB = re.compile("^huggingface.co/(.+), config.json$")
 
 
 def find_model(name_or_path: str) -> ModelShape:
-    """Return the preset of that name, in capitals or not, or the model that the config.json at that path
-    describes.
+    """Return the preset of one of its names, in capitals or not, or the model that the config.json at that
+    path describes.
 
     Raises UserError, with the nearest name, where there is neither, and whatever `from_huggingface` raises.
     """
-    name = name_or_path.lower()
-    if name in presets():
+    if name := preset_named(name_or_path):
         return preset(name)
-    if name.endswith(".json") or os.path.exists(name_or_path):
+    if name_or_path.lower().endswith(".json") or os.path.exists(name_or_path):
         return from_huggingface(name_or_path)
     raise unknown("model or file", name_or_path[:80], presets())
 
@@ -37,8 +38,28 @@ def find_model(name_or_path: str) -> ModelShape:
 @cache
 def presets() -> dict[str, dict[str, Any]]:
     """Return the presets by name, each with its `source` and its `config`: the keys of its config.json
-    that matter, with defaults written out."""
+    that matter, with defaults written out; `also` are models of the very same sizes."""
     return json.loads(PRESETS.read_text(encoding="utf-8"))
+
+
+def preset_named(name: str) -> str | None:
+    """Return the preset that has this name: its own, that of a model of the very same sizes, or its source's
+    on the Hugging Face Hub. Capitals, hyphens, and suffixes that change no size make no difference."""
+    return presets_by_name().get(plain(name))
+
+
+@cache
+def presets_by_name() -> dict[str, str]:
+    return {
+        plain(each): name
+        for name, entry in presets().items()
+        for each in (name, *entry.get("also", ()), *ON_THE_HUB.findall(entry["source"]))
+    }
+
+
+def plain(name: str) -> str:
+    """Strip a name of all that makes no difference: Llama-3.1-8B-Instruct becomes llama3.18b."""
+    return re.sub(r"\(.*\)|[-_ ]|instruct|base|meta", "", name.lower())
 
 
 @cache
