@@ -24,7 +24,7 @@ from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
 from ndparallel.validation.model import usual_ffn
 from ndparallel.validation.software import stack_of
-from ndparallel.validation.validate import predicted_bytes, result_of, summary
+from ndparallel.validation.validate import PAIRS, predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
     attention_kernel,
     dispatcher_named,
@@ -367,6 +367,18 @@ def test_tokens_a_second_give_the_seconds_and_a_run_without_any_counts_in_no_mea
     assert express(tokens).measured_seconds == pytest.approx(14.61)
     silent = result_of(changed(LLAMA_70B, measured={"step_seconds": None, "memory_gb": 60}))
     assert not silent.missed and summary([silent])["mean_absolute_step_error"] is None
+
+
+def test_a_pair_of_runs_is_contrasted_where_the_seconds_of_both_were_measured():
+    (a, b), of_memory = PAIRS[0], {"step_seconds": None, "memory_gb": 60}
+    kept, again = changed(LLAMA_70B, id=a), changed(LLAMA_70B, id=b, recompute="full")
+    (pair,) = summary([result_of(kept), result_of(changed(again, measured={"step_seconds": 20}))])[
+        "contrasts"
+    ]
+    assert pair["pair"] == [a, b] and pair["measured_ratio"] == LLAMA_70B["measured"]["step_seconds"] / 20
+    assert pair["predicted_ratio"] == pytest.approx(seconds(kept) / seconds(again))
+    for runs in ([kept, changed(again, measured=of_memory)], [kept]):
+        assert summary([*map(result_of, runs)])["contrasts"] == []
 
 
 @pytest.mark.parametrize(
