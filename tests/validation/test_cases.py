@@ -16,6 +16,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.prediction import legal_and_fits, peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.search.bounds.lower_bound import lower_bound
@@ -286,6 +287,29 @@ def test_a_models_name_stands_for_what_is_not_stated_of_it():
         (0, 1, 2),
         1,
     )
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({}, Experts(8, 1, 1024)),  # Switch's, arXiv:2101.03961: each token to one, as wide as the MLP was
+        ({"topk": 2, "moe_ffn": 512}, Experts(8, 2, 512)),
+        ({"shared_experts": 2}, Experts(8, 1, 1024, shared_experts=2, shared_ffn=1024)),
+        ({"shared_ffn": 256}, Experts(8, 1, 1024)),
+        ({"experts": 0}, None),
+    ],
+)
+def test_what_is_not_stated_of_experts_is_switchs(stated, expected):
+    model = {
+        "name": "of tests",
+        "layers": 4,
+        "hidden": 512,
+        "heads": 4,
+        "ffn_hidden_size": 1024,
+        "experts": 8,
+    }
+    run = {**QWEN, "model": model | stated, "parallel": {}, "gpus": 8}
+    assert express(run).job.shape.experts == expected
 
 
 @pytest.mark.parametrize(
