@@ -237,6 +237,13 @@ def test_the_bound_of_few_microbatches_knows_that_each_goes_through_all_stages_a
     assert 0.9 < bounded(job, plan) <= 1 + ROUNDING
 
 
+@pytest.mark.parametrize("pp", [2, 4])
+def test_the_bound_of_zero_2_knows_that_a_single_microbatch_has_no_reduction_beside_its_work(pp):
+    """A reduction slows the work of the microbatches behind it."""
+    job = TrainingJob(DENSE, find_hardware("h100"), STACKS["megatron-core"], 4096, 8)
+    assert 0.95 < bounded(job, Plan(pp=pp, dp=8, zero=2, schedule="gpipe")) <= 1 + ROUNDING
+
+
 def test_the_bound_of_pairs_knows_that_without_experts_they_hide_nothing():
     """Launches take most of this step; a pair of a mixture's passes could hide them."""
     shape = replace(DENSE, hidden=256, heads=8, kv_heads=4, head_dim=32, ffn=1024, vocab=256)
