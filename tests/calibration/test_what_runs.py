@@ -6,6 +6,7 @@ from collections import Counter
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ class Array(np.ndarray):
     def to(self, device):
         return self
 
-    def view(self, *shape):
+    def view(self, *shape):  # type: ignore[override]
         return self.reshape(shape)
 
     def numel(self):
@@ -37,7 +38,7 @@ class CountingTorch:
     """Computes nothing but shapes: `done` counts FLOPs, elements and backward passes; `moved` has the sizes
     that each collective is given."""
 
-    float32, float64 = np.float32, np.float64
+    float32, float64, bfloat16 = np.float32, np.float64, np.float16
 
     def __init__(self) -> None:
         self.done: Counter = Counter()
@@ -132,7 +133,6 @@ def done(kind: str) -> list[tuple[Kernel, Counter]]:
 
 def test_the_recorded_machine_was_measured_with_the_sizes_of_a_cpu():
     torch = CountingTorch()
-    torch.bfloat16 = np.float16  # as long
     names = [(one["kind"], one["dtype"], tuple(one["shape"])) for one in RECORDED["kernels"]]
     assert names == [tuple(kernel) for kernel in kernels(torch, SIZES["cpu"])]
 
@@ -157,7 +157,7 @@ def test_a_kernel_passes_over_as_many_elements_as_its_name_says(kind):
 
 
 def test_a_sum_reads_two_arrays_and_writes_one():
-    run = kernels(CountingTorch(), SMALL)[Kernel("sum", "float32", (1024,))]
+    run: Any = kernels(CountingTorch(), SMALL)[Kernel("sum", "float32", (1024,))]
     assert run().size * ARRAYS["sum"] == 3 * 1024
 
 
@@ -170,8 +170,11 @@ def test_a_chain_launches_as_many_kernels_forward_as_backward():
             launched.append(1)
             return self
 
-    torch = CountingTorch()
-    torch.randn = lambda shape, **_: np.zeros(shape).view(Link)
+    class LinkTorch(CountingTorch):
+        def randn(self, shape, dtype=np.float32, **_):
+            return np.zeros(shape, dtype).view(Link)
+
+    torch = LinkTorch()
     found = {kernel: run for kernel, run in kernels(torch, SMALL).items() if kernel.kind == "launch"}
     ((kernel, run),) = found.items()
     run()

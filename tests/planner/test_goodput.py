@@ -52,7 +52,7 @@ def test_youngs_interval_is_the_root_of_twice_checkpoint_times_mtbf_and_dalys_te
     assert daly_interval(machine(1e9, 1.0, 0.0)) == pytest.approx(
         young_interval(machine(1e9, 1.0, 0.0)), rel=1e-4
     )
-    assert daly_interval(machine(10.0, 30.0, 0.0)) == 10
+    assert daly_interval(machine(10.0, 30.0, 0.0)) == daly_interval(machine(10.0, 20.0, 0.0)) == 10
 
 
 def test_llama_3s_cluster_fails_every_three_hours_and_keeps_more_than_90_percent():

@@ -35,6 +35,7 @@ from ndparallel.results.measure import (
     link_demands,
     measure,
     minus,
+    most_at_once,
     overload,
     union,
 )
@@ -331,3 +332,10 @@ def test_without_communication_everything_is_compute():
     part = breakdown(data_parallel(1)[0].events, step(data_parallel(1)))
     assert (part.exposed, part.hidden, part.bubble) == (0, 0, 0)
     assert math.isclose(part.compute, step(data_parallel(1)))
+
+
+def test_sends_that_touch_but_for_rounding_are_one_after_another_from_the_first_on():
+    """Clocks of different streams round differently."""
+    assert most_at_once([(5.0, 6.0), (6.0 - 1e-12, 7.0)]) == (1, pytest.approx(5.0))
+    assert most_at_once([(5.0, 6.0), (6.0, 7.0)]) == (1, 5.0)
+    assert most_at_once([(5.0, 6.0), (5.5, 7.0), (5.75, 8.0)]) == (3, pytest.approx(5.75))

@@ -24,7 +24,7 @@ def candidates(groups, rows_by_group, micro_batch=2) -> Candidates:
     """Plans of two ranks and 16 / micro_batch microbatches: for every group its seconds."""
     sizes = [len(seconds) for seconds in rows_by_group]
     ones = np.ones(sum(sizes), dtype=int)
-    family = Plan(tp=ones, pp=2 * ones, dp=ones, ep=ones, cp=ones, micro_batch=micro_batch * ones)  # type: ignore[arg-type]
+    family = Plan(tp=ones, pp=2 * ones, dp=ones, ep=ones, cp=ones, micro_batch=micro_batch * ones)
     found = Candidates([family], np.array([0, sum(sizes)]))
     first = np.cumsum([0, *sizes])
     add(
