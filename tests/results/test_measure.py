@@ -336,6 +336,10 @@ def test_without_communication_everything_is_compute():
 
 def test_sends_that_touch_but_for_rounding_are_one_after_another_from_the_first_on():
     """Clocks of different streams round differently."""
-    assert most_at_once([(5.0, 6.0), (6.0 - 1e-12, 7.0)]) == (1, pytest.approx(5.0))
-    assert most_at_once([(5.0, 6.0), (6.0, 7.0)]) == (1, 5.0)
-    assert most_at_once([(5.0, 6.0), (5.5, 7.0), (5.75, 8.0)]) == (3, pytest.approx(5.75))
+    for second, third, most, since in (
+        (6.0 - 1e-12, 7.0, 1, 5.0),
+        (6.0, 7.0, 1, 5.0),
+        (5.5, 5.75, 3, 5.75),
+    ):
+        found, first = most_at_once([(5.0, 6.0), (second, 7.0), (third, 8.0)])
+        assert found == most and first == pytest.approx(since)
