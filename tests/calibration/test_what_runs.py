@@ -2,7 +2,9 @@
 elements and messages."""
 
 import json
+import sys
 from collections import Counter
+from itertools import product
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ndparallel.base.errors import UserError
+from ndparallel.calibration import steps
 from ndparallel.calibration.kernels import CHAIN, HEADS, SIZES, Kernel, Sizes, kernels
-from ndparallel.calibration.links import MAKERS
+from ndparallel.calibration.links import BYTES, MAKERS, MeasuredTransfer, transfers
+from ndparallel.calibration.steps import GRIDS, HEAD, grid
 from ndparallel.calibration.table import ARRAYS, flops
+from ndparallel.calibration.timing import Windows
 
 RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text("utf-8"))
 SMALL = Sizes(("float32", "float64"), ((8, 4, 2), (16, 32, 8)), (8, 16), 4, 1024, 64)
@@ -26,6 +32,7 @@ class Array(np.ndarray):
         return self
 
     def view(self, *shape):  # type: ignore[override]
+        assert min(shape) >= -1  # numpy takes any number below 0
         return self.reshape(shape)
 
     def numel(self):
@@ -195,3 +202,95 @@ def test_a_collective_moves_all_elements_that_its_ranks_can_share_evenly(ranks, 
         "all_to_all": (shared, shared),
         "point_to_point": (elements, elements, 11, 10 + ranks - 1),  # to the next, from the one before
     }
+
+
+class SlowTorch(CountingTorch):
+    """One rank of two nodes of two, where an all-reduce takes 10 s and a product 3 s."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, torch = 0.0, self
+        self.distributed.new_group = tuple
+        self.distributed.get_rank = lambda group=(0,): 0
+        self.distributed.get_global_rank = lambda group, rank: group[rank]
+        self.distributed.ReduceOp = SimpleNamespace(MAX="max")
+        self.distributed.all_reduce = self.all_reduce
+
+        class Matrix(Array):
+            def __matmul__(self, other):
+                torch.now += 3.0
+                torch.done["products"] += 1
+                return self
+
+        self.matrix = Matrix
+
+    def zeros(self, *shape, **_):
+        return np.zeros(shape).view(self.matrix) if len(shape) == 2 else super().zeros(*shape)
+
+    def tensor(self, values, **_):
+        return np.array(*values)
+
+    def all_reduce(self, whole, group=None, op="sum", async_op=False):
+        if op == "sum":
+            self.now += 10.0
+            self.moves("all_reduce", whole)
+        return SimpleNamespace(wait=lambda: self.done.update(waits=1))
+
+
+@pytest.fixture
+def two_nodes_of_two(monkeypatch) -> SlowTorch:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    return SlowTorch()
+
+
+def test_collectives_move_the_bytes_of_their_names_in_numbers_of_four(two_nodes_of_two):
+    torch = two_nodes_of_two
+    found = transfers(torch, Windows(1, 1.0), lambda: torch.now)
+    assert {(each.kind, each.where, each.bytes) for each in found} >= set(
+        product(MAKERS, ("inside", "across"), BYTES)
+    )
+    sampler: Any
+    for transfer, sampler in found.items():
+        if transfer.kind in MAKERS:
+            sampler.run()
+            assert transfer.ranks == 2 and torch.moved[transfer.kind][0] in (
+                transfer.bytes / 4,
+                transfer.bytes / 8,
+            )
+    assert torch.moved["all_reduce"] == (BYTES[-1] / 4,)
+    to, source = torch.moved["point_to_point"][2:]
+    assert to == source == 2, "the other one of those across"
+
+
+def test_the_products_beside_the_largest_all_reduce_take_twice_as_long(two_nodes_of_two):
+    """10 s, of which 20 are six products of 3 s and some."""
+    torch = two_nodes_of_two
+    found = transfers(torch, Windows(1, 1.0), lambda: torch.now)
+    for kind, moved in (("matmul", {}), ("all_reduce_and_matmul", {"all_reduce": (BYTES[-1] / 4,)})):
+        sampler: Any = found[MeasuredTransfer(kind, "inside", 2, BYTES[-1])]
+        torch.done.clear(), torch.moved.clear()
+        sampler.run()
+        assert torch.done["products"] == 7 and torch.moved == moved and torch.done["waits"] == len(moved)
+
+
+@pytest.mark.parametrize(("device", "ranks"), [*product(GRIDS, (1, 2, 3, 4, 8))])
+def test_the_sizes_of_a_step_fill_its_heads_its_ranks_and_its_plan(device, ranks):
+    for case in grid(device, ranks):
+        sizes, plan = case.sizes, case.plan
+        assert sizes["heads"] * HEAD == case.hidden and sizes["ffn"] * 4 == case.hidden * 11
+        assert sizes["heads"] % sizes["kv_heads"] == 0 == sizes["kv_heads"] % plan.tp
+        assert plan.gpus == ranks and plan.dp * plan.micro_batch == case.batch
+    assert {case.twin.axis for case in grid(device, ranks)} >= {"dp"}
+
+
+def test_a_script_is_loaded_once_by_a_name_that_no_lesson_has(tmp_path, monkeypatch):
+    (tmp_path / "0d_of_tests.py").write_text("STRATEGIES = {}")
+    monkeypatch.setattr(steps, "SCRIPTS", tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    module = steps.script("0d_of_tests.py")
+    assert module.STRATEGIES == {} and steps.script("0d_of_tests.py") is module
+    assert sys.modules.pop("in_pytorch_0d_of_tests") is module and str(tmp_path) in sys.path
+    monkeypatch.setattr(steps, "SCRIPTS", tmp_path / "none")
+    with pytest.raises(UserError, match="which a checkout has and a wheel has not"):
+        steps.script("0d_of_tests.py")
