@@ -300,3 +300,21 @@ def test_what_a_bare_command_leaves_to_megatron_is_said_and_reads_the_same_when_
 def test_each_default_is_said_where_it_alone_is_not_given(flag):
     others = " ".join(f"{other} {value}" for other, value in DEFAULTS.items() if other != flag)
     assert sorted(assumed(read_megatron(f"{BARE} {others}", H100, gpus=8).notes)) == sorted([flag, *ABSENCES])
+
+
+HEEDED = (  # what is so here with and without them
+    "--reuse-grad-buf-for-mxfp8-param-ag",
+    "--no-check-for-nan-in-loss-and-grad",
+    "--attention-dropout 0.0",
+    "--moe-router-dtype fp32",
+    "--moe-grouped-gemm",
+    "--moe-router-score-function sigmoid",
+    "--expert-tensor-parallel-size 1",
+    "--use-mcore-models",
+)
+
+
+@pytest.mark.parametrize("flag", HEEDED)
+def test_a_flag_that_says_what_is_so_here_is_not_passed_over(flag):
+    notes = read_megatron(f"{BARE} {flag}", H100, gpus=8).notes
+    assert not any(flag.split()[0] in note for note in notes)
