@@ -28,6 +28,7 @@ from ndparallel.validation.software import stack_of
 from ndparallel.validation.validate import PAIRS, predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
     attention_kernel,
+    cuts_experts,
     dispatcher_named,
     graphs_stated,
     recompute_of,
@@ -656,7 +657,29 @@ def test_memory_is_held_against_what_the_framework_prints():
     for name, unit in (("titan_t1_eager", "reserved"), ("kempner_mfu_04", "allocated")):
         case = express(RUNS[name])
         assert predicted_bytes(case) == getattr(peak_memory(case.job, case.plan), unit)
+    assert predicted_bytes(replace(case, widened=2)) == 2 * predicted_bytes(case)
     assert express(RUNS["kempner_mfu_04"]).measured_bytes == 61.1 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("stated", "framework", "tp", "ep", "cuts"),
+    [
+        *[
+            (None, "megatron-core", 2, 8, True),
+            (None, "nemo 25.02", 8, 2, True),
+            (1, "megatron-core", 2, 8, False),
+        ],
+        *[
+            (None, "torchtitan", 2, 8, False),
+            (None, "megatron-core", 1, 8, False),
+            (None, "nemo", 2, 1, False),
+        ],
+    ],
+)
+def test_tp_cuts_megatrons_experts_where_nobody_says_otherwise_and_there_are_ranks_for_it(
+    stated, framework, tp, ep, cuts
+):
+    assert cuts_experts(stated, framework, tp, ep) == cuts
 
 
 def test_a_microbatch_that_nobody_states_is_the_quickest_that_fits():
