@@ -343,3 +343,4 @@ def test_sends_that_touch_but_for_rounding_are_one_after_another_from_the_first_
     ):
         found, first = most_at_once([(5.0, 6.0), (second, 7.0), (third, 8.0)])
         assert found == most and first == pytest.approx(since)
+    assert most_at_once([(0.0, 2.0), (1.0, 2.0), (5.0, 7.0), (6.0, 7.0)])[1] == pytest.approx(1.0)
