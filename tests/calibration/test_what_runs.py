@@ -4,7 +4,7 @@ elements and messages."""
 import json
 import sys
 from collections import Counter
-from itertools import product
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +15,12 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.calibration import steps
-from ndparallel.calibration.kernels import CHAIN, HEADS, SIZES, Kernel, Sizes, kernels
+from ndparallel.calibration.kernels import CHAIN, HEADS, ROW, SIZES, Kernel, Sizes, kernels
 from ndparallel.calibration.links import BYTES, MAKERS, MeasuredTransfer, transfers
 from ndparallel.calibration.steps import GRIDS, HEAD, grid
 from ndparallel.calibration.table import ARRAYS, flops
 from ndparallel.calibration.timing import Windows
+from ndparallel.hardware.matmul_efficiency import TILE
 
 RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text("utf-8"))
 SMALL = Sizes(("float32", "float64"), ((8, 4, 2), (16, 32, 8)), (8, 16), 4, 1024, 64)
@@ -294,3 +295,10 @@ def test_a_script_is_loaded_once_by_a_name_that_no_lesson_has(tmp_path, monkeypa
     monkeypatch.setattr(steps, "SCRIPTS", tmp_path / "none")
     with pytest.raises(UserError, match="which a checkout has and a wheel has not"):
         steps.script("0d_of_tests.py")
+
+
+def test_a_gpu_is_measured_with_whole_tiles():
+    """What is none leaves multiprocessors idle (ndparallel/hardware/matmul_efficiency.py)."""
+    sizes = SIZES["cuda"]
+    numbers = [*chain(*sizes.matmuls), *sizes.lengths, sizes.width]
+    assert {number % TILE[0] for number in numbers} == {0} and sizes.elements % ROW == 0
