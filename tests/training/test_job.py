@@ -22,3 +22,8 @@ from tests.support.common import SMALL
 def test_a_pipeline_that_cannot_be_cut_or_scheduled_is_refused_when_its_job_is_made(options, says):
     with pytest.raises(UserError, match=says):
         Job(model=SMALL, **options)
+
+
+def test_experts_that_ranks_cannot_share_name_the_degrees_that_can():
+    with pytest.raises(UserError, match="ep can be 1, 2, 4"):
+        Job(model=SMALL.replace(experts=4), mesh=Mesh(dp=3, ep=3), batch=3)
