@@ -193,4 +193,24 @@ ROOMS = {
     "exercises": Room(
         files_of("ndparallel/exercises"), ["tests/exercises", "tests/commands/test_exercise.py"]
     ),
+    "hardware": Room(
+        [
+            f"ndparallel/hardware/{name}.py"
+            for name in ("attention_rates", "disturbances", "dtypes", "matmul_efficiency")
+        ],
+        ["tests/hardware", "tests/planner/test_time.py", "tests/planner/test_launches.py"],
+    ),
+    "calibration": Room(
+        files_of("ndparallel/calibration"), ["tests/calibration", "tests/planner/test_constants.py"]
+    ),
+    "drawing": Room(
+        files_of("ndparallel/drawing"),
+        [
+            "tests/drawing",
+            "tests/book/test_pictures.py",
+            "tests/commands/test_collective.py",
+            "tests/commands/test_schedule.py",
+            "tests/explorer/test_cut.py",
+        ],
+    ),
 }

@@ -130,10 +130,11 @@ SEVERAL = {"cpu": ((4, 256, 256), (2, 512, 256)), "cuda": ((4, 2048, 2048), (4, 
 
 
 def grid(device: str, ranks: int) -> tuple[StepCase, ...]:
-    """Return the steps of so many processes."""
+    """Return the steps of so many processes; of tensor parallelism those whose heads they divide."""
     if ranks == 1:
         return GRIDS[device]
-    return tuple(StepCase(*sizes, ranks, twin, ranks) for twin in TWINS for sizes in SEVERAL[device])
+    cases = [StepCase(*sizes, ranks, twin, ranks) for twin in TWINS for sizes in SEVERAL[device]]
+    return tuple(case for case in cases if case.sizes["heads"] % case.degrees.get("tp", 1) == 0)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def efficiency(seconds: Mapping[Kernel, float], dtype: str, base: float) -> list
         if kernel.kind == "matmul" and kernel.dtype == dtype:
             size = flops(kernel) / PRODUCTS[kernel.kind]
             shares[size] = max(flops(kernel) / taken / base, shares.get(size, 0.0))
-    return [[size, min(1.0, shares[size])] for size in sorted(shares)]
+    return [[size, shares[size]] for size in sorted(shares)]
 
 
 def attention_fractions(seconds: Mapping[Kernel, float], base: float) -> dict[str, list[list[float]]]:

@@ -72,7 +72,7 @@ def chunks_from(flags: GivenFlags, shape: ModelShape, pp: int) -> int:
             f"{counted} layers do not divide by pp={pp} pipeline ranks; nearest: "
             f"{near_divisors(counted, pp)}."
         )
-    if each := flags.number(ways[2], 0) if flags.has(ways[2]) else 0:
+    if each := flags.number(ways[2]) if flags.has(ways[2]) else 0:
         if counted // pp % each:
             raise UserError(f"{ways[2]} {each} does not divide a pipeline rank's {counted // pp} layers.")
         return counted // pp // each

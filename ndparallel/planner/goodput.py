@@ -166,7 +166,7 @@ def best_interval(cluster: FailureModel, seed: int = 0, step_seconds: float = 0.
     return intervals[best]
 
 
-def long_run(cluster: FailureModel, interval_seconds: float, seed: int = 0) -> Life:
+def long_run(cluster: FailureModel, interval_seconds: float, seed: int) -> Life:
     return simulate(cluster, interval_seconds, FAILURES_IN_A_RUN * cluster.mtbf_seconds, seed)
 
 
@@ -198,7 +198,7 @@ class Duration:
     failures: float | None = None
 
 
-def duration(cluster: FailureModel, interval_seconds: float, work_days: float, seed: int = 0) -> Duration:
+def duration(cluster: FailureModel, interval_seconds: float, work_days: float, seed: int) -> Duration:
     """How long so many days of work take where GPUs fail, of RUNS simulated runs with failures of their
     own."""
     goodput = expected_goodput(cluster, interval_seconds)

@@ -200,7 +200,7 @@ class Rules:
 
     def filled(self, plan: Plan) -> Plan:
         """The largest microbatch that fits; where none does, recomputation."""
-        share, way = max(1, self.job.global_batch // plan.dp), ("DP", "DP and ZeRO-1", "", "FSDP")[plan.zero]
+        share, way = self.job.global_batch // plan.dp, ("DP", "DP and ZeRO-1", "", "FSDP")[plan.zero]
         question = f"largest microbatch for {f'TP{plan.tp} and ' * (plan.tp > 1)}{way}?"
         for recompute in RECOMPUTE:
             some = [replace(plan, micro_batch=size, recompute=recompute) for size in divisors(share)]

@@ -366,7 +366,7 @@ def taken(plans: Plan, rows: np.ndarray, names: Sequence[str] = ROW) -> Plan:
 
 def too_much(lacking: np.ndarray) -> dict[str, int]:
     """How many plans lack how many bytes."""
-    counts = np.bincount(np.searchsorted(LACKS, lacking / 1e9, side="right"), minlength=len(LACKS) + 1)
+    counts = np.bincount(np.searchsorted(LACKS, lacking / 1e9, side="right"))
     return {reason(low, high): int(count) for low, high, count in zip((0, *LACKS), (*LACKS, None), counts)}
 
 

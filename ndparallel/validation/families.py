@@ -57,8 +57,8 @@ class RunFamily:
     def usual(self, bars: int) -> tuple[float, float]:
         """The least and the most of its runs that chance leaves inside so many bars, as shares."""
         with_bars = sum(result.bars_away is not None for result in self.results)
-        least, most = binomial_range(with_bars, BARS[bars])
-        return least / max(with_bars, 1), most / max(with_bars, 1)
+        least, most = (edge / max(with_bars, 1) for edge in binomial_range(with_bars, BARS[bars]))
+        return least, most
 
     def is_usual(self, bars: int) -> bool:
         """Whether chance explains the share of runs inside so many bars."""

@@ -170,9 +170,10 @@ def experts_of(stated: Stated, layers: int) -> Experts | None:
     """Return the stated experts, or the preset's."""
     number, top_k, ffn, shared = map(stated.count, ("experts", "top_k", "expert_ffn", "shared_experts"))
     known = stated.known.experts if stated.known else None
-    if not number and not known:
+    if number and not known:
+        known = Experts(number, top_k or 1, ffn or stated.size("ffn"))
+    if not known:
         return None
-    known = known or Experts(number or 1, top_k or 1, ffn or stated.size("ffn"))
     shared = known.shared_experts if shared is None else shared
     return replace(
         known,

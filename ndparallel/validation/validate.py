@@ -100,7 +100,7 @@ def summary(results: list[Result]) -> dict[str, Any]:
 
 
 def contrasts(results: list[Result]) -> list[dict[str, Any]]:
-    """Return the ratio of two steps for every pair whose runs are both in the list."""
+    """Return the ratio of two steps for every pair whose runs are both in the list with measured seconds."""
     measured = {result.name: result.measured_seconds for result in results if result.measured_seconds}
     predicted = {result.name: result.predicted_seconds for result in results if result.predicted_seconds}
     return [
@@ -110,5 +110,5 @@ def contrasts(results: list[Result]) -> list[dict[str, Any]]:
             "predicted_ratio": predicted[a] / predicted[b],
         }
         for a, b in PAIRS
-        if {a, b} <= predicted.keys()
+        if {a, b} <= predicted.keys() & measured.keys()
     ]

@@ -14,7 +14,7 @@ from ndparallel.calibration.steps import GRIDS, as_runs, grid, hardware_here, st
 from ndparallel.calibration.table import FittedLink, ThisMachine, fitted_link, flops, hardware_table, measured
 from ndparallel.commands.calibrate import set_threads, show
 from ndparallel.commands.command_line import main
-from ndparallel.hardware.accelerator import accelerator, find_hardware
+from ndparallel.hardware.accelerator import ACROSS_FRACTION, Accelerator, accelerator, find_hardware
 from ndparallel.hardware.collective_links import on_links_of, slowdown_of
 from ndparallel.model import costs
 from ndparallel.planner.job import Plan, TrainingJob
@@ -235,6 +235,18 @@ def test_steps_of_several_processes_are_saved_with_their_plan_and_their_links():
     found = express(run)
     assert (found.plan.dp, found.job.global_batch, found.measured_seconds) == (2, 2, 0.1)
     assert found.job.hardware.inside.bandwidth_bytes_per_second == pytest.approx(1e9, rel=1e-3)
+
+
+def test_the_links_across_nodes_are_saved_in_the_bits_that_networks_are_sold_by():
+    (case, *_), transfers = grid("cpu", 2), rung(1e-4, 1e9)
+    samples = recorded() | {each._replace(where="across"): found for each, found in transfers.items()}
+    (run,) = as_runs(step_rows(MACHINE, samples | {case: [0.1]}), MACHINE, samples, 2)
+    assert run["hardware"]["inter_node_gbit_per_s_per_gpu"] == pytest.approx(8 / ACROSS_FRACTION, rel=1e-3)
+    here, found = hardware_here(MACHINE, samples), express(run).job.hardware
+    assert isinstance(found, Accelerator)
+    assert found.across.bandwidth_bytes_per_second == pytest.approx(1e9, rel=1e-3)
+    assert found.peak("bf16") == pytest.approx(here.peak("bf16"))
+    assert found.memory_bandwidth_bytes_per_second == pytest.approx(here.memory_bandwidth_bytes_per_second)
 
 
 # --------------------------------------------------------------------------------------------------- commands

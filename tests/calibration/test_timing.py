@@ -17,6 +17,7 @@ from ndparallel.calibration.timing import (
     check_spread,
     measure_in_turn,
     median,
+    repetitions,
     spread,
 )
 
@@ -68,6 +69,13 @@ def test_an_interrupt_in_one_of_a_rounds_windows_does_not_count():
     windows = [1.0, 1.3, 1.0, 1.0, 9.0, 1.0, 1.0, 1.0, 1.0]
     run = Repeated(clock.runs(iter([*first, *windows])), Windows(3, 2.0), clock)
     assert run() == pytest.approx(1.0) and clock.now == pytest.approx(sum(first + windows))
+
+
+@pytest.mark.parametrize("each", [2.0, 0.125, 1e-3])
+def test_a_run_is_repeated_until_a_window_is_full_and_hardly_longer(each):
+    clock = Clock()
+    times = repetitions(clock.runs(repeat(each)), 1.0, clock)
+    assert 1.0 <= times * each <= max(1.1 + each, 2.0)
 
 
 def test_a_collective_is_repeated_as_often_as_a_window_is_long():

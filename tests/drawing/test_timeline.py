@@ -303,6 +303,8 @@ def test_the_picture_has_at_most_100_columns_folds_equal_gpus_and_reads_without_
     assert max(map(len, lines)) <= 100
     assert [line.split()[1] for line in lines if line.startswith("GPU")] == [*"0123", "0-3"]
     assert alike(alike(alike_ones)) == alike(alike_ones)
+    one_lane_each = alike_ones._replace(lanes=alike_ones.lanes[::2])
+    assert [lane.ranks for lane in alike(one_lane_each).lanes] == [(0, 1, 2, 3)]
     first = lines[1].split()[-1]
     assert first.startswith("FFFF") and first.endswith("O") and "xB" in first
 

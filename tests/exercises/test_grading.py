@@ -16,7 +16,7 @@ from ndparallel.exercises import grade as grading
 from ndparallel.exercises.answer import with_place
 from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade
-from ndparallel.exercises.runs import attempt_of
+from ndparallel.exercises.runs import attempt_of, wrong_losses
 from ndparallel.exercises.sums import contributions, explain, meaning, part, whole
 from ndparallel.exercises.verdict import WRONG, mark_of
 from tests.engines.test_failures import wait_until_gone
@@ -124,6 +124,13 @@ def test_an_error_names_its_line_once_and_none_of_another_file():
     assert str(told.value).count("(line ") == 1
     with pytest.raises(UserError, match="^it cannot be$"):
         with_place(here.with_name("another.py"), fails)()
+
+
+def test_a_loss_may_be_off_by_ten_times_the_tolerance_of_itself():
+    assert wrong_losses([4.0, 2.00019], [4.0, 2.0], 1e-5) == ""
+    assert "The loss of step 2 is 2.00021, and 2 is right" in wrong_losses([4.0, 2.00021], [4.0, 2.0], 1e-5)
+    assert "step 1" in wrong_losses([math.nan], [4.0], 1e-5)
+    assert "losses of 1 step, and 2 should be" in wrong_losses([4.0], [4.0, 2.0], 1e-5)
 
 
 def test_a_mark_is_better_only_where_nothing_is_worse():

@@ -152,7 +152,12 @@ def test_disturbed_runs_are_the_same_to_the_last_digit_on_both_engines(capsys):
     }
     assert len(texts) == 1
     document = json.loads(texts.pop())
-    assert document["hardware"]["disturbances"]["slow_links"] == [{"gpus": [2, 3], "factor": 4.0}]
+    assert document["hardware"]["disturbances"] == {
+        "slow_gpus": [{"gpu": 1, "factor": 1.5}],
+        "slow_links": [{"gpus": [2, 3], "factor": 4.0}],
+        "jitter_percent": 10,
+        "seed": 0,
+    }
     assert all(row["step_seconds"] > row["undisturbed_step_seconds"] for row in document["strategies"])
 
 

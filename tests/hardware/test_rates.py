@@ -8,6 +8,7 @@ import pytest
 
 from gpu import Operation
 from ndparallel.hardware.accelerator import data_sheets
+from ndparallel.hardware.dtypes import checked_peaks
 from ndparallel.planner.number_types import NUMBER_TYPES
 from tests.support.accelerators import accelerator
 
@@ -101,3 +102,9 @@ def test_every_dtype_that_a_gpu_gains_by_it_multiplies():
     for name, table in data_sheets().items():
         if "based_on" not in table:
             assert set(table.get("gains", {})) <= set(table["peak"]), name
+
+
+def test_tf32_is_half_of_16_bits_where_a_data_sheet_does_not_say_it():
+    """NVIDIA A100: 312 TFLOP/s in BF16, 156 in TF32."""
+    assert checked_peaks("peak", {"bf16": "312 TFLOP/s"}) == {"bf16": 312e12, "tf32": 156e12}
+    assert checked_peaks("peak", {"bf16": "312 TFLOP/s", "tf32": "99 TFLOP/s"})["tf32"] == 99e12

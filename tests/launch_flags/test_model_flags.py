@@ -257,3 +257,64 @@ def test_a_script_that_is_read_is_written_again_to_the_letter(name):
     found = read_megatron(script, H100)
     again = emit_megatron(replace(found.job, shape=replace(found.job.shape, name=name)), found.plan)
     assert again == script
+
+
+BARE = (
+    "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128"
+    " --max-position-embeddings 128 --micro-batch-size 2 --num-experts 8 --expert-model-parallel-size 4"
+    " --use-megatron-fsdp --tokenizer-type GPT2BPETokenizer"
+)
+DEFAULTS = {  # megatron/training/arguments.py, of Megatron-Core 0.19.2
+    "--position-embedding-type": "learned_absolute",
+    "--ffn-hidden-size": f"{4 * 64}",
+    "--normalization": "LayerNorm",
+    "--kv-channels": f"{64 // 4}",
+    "--vocab-size": "50257",
+    "--moe-router-topk": "2",
+    "--moe-ffn-hidden-size": f"{4 * 64}",
+    "--global-batch-size": f"{2 * 8}",
+    "--bf16": "",
+    "--hidden-dropout": "0.1",
+    "--megatron-fsdp-main-grads-dtype": "auto",
+    "--moe-token-dispatcher-type": "allgather",
+}
+ABSENCES = ["--swiglu", "--disable-bias-linear"]  # which no flag says
+
+
+def assumed(notes: tuple[str, ...]) -> list[str]:
+    (said,) = [note for note in notes if note.startswith("Not given")]
+    return re.findall(r"--[a-z0-9-]+", said)
+
+
+def test_what_a_bare_command_leaves_to_megatron_is_said_and_reads_the_same_when_it_is_given():
+    bare = read_megatron(BARE, H100, gpus=8)
+    assert sorted(assumed(bare.notes)) == sorted([*DEFAULTS, *ABSENCES])
+    given = read_megatron(
+        " ".join([BARE, *(f"{flag} {value}" for flag, value in DEFAULTS.items())]), H100, gpus=8
+    )
+    assert sorted(assumed(given.notes)) == sorted(ABSENCES)
+    assert (given.job, given.plan) == (bare.job, bare.plan)
+
+
+@pytest.mark.parametrize("flag", DEFAULTS)
+def test_each_default_is_said_where_it_alone_is_not_given(flag):
+    others = " ".join(f"{other} {value}" for other, value in DEFAULTS.items() if other != flag)
+    assert sorted(assumed(read_megatron(f"{BARE} {others}", H100, gpus=8).notes)) == sorted([flag, *ABSENCES])
+
+
+HEEDED = (  # what is so here with and without them
+    "--reuse-grad-buf-for-mxfp8-param-ag",
+    "--no-check-for-nan-in-loss-and-grad",
+    "--attention-dropout 0.0",
+    "--moe-router-dtype fp32",
+    "--moe-grouped-gemm",
+    "--moe-router-score-function sigmoid",
+    "--expert-tensor-parallel-size 1",
+    "--use-mcore-models",
+)
+
+
+@pytest.mark.parametrize("flag", HEEDED)
+def test_a_flag_that_says_what_is_so_here_is_not_passed_over(flag):
+    notes = read_megatron(f"{BARE} {flag}", H100, gpus=8).notes
+    assert not any(flag.split()[0] in note for note in notes)

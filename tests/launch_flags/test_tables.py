@@ -9,6 +9,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.tables import megatron_rows, torchtitan_rows
+from ndparallel.model.costs import RECOMPUTE
 from ndparallel.planner.option_groups import MODEL_FLAGS, add_job_options, add_plan_options
 from ndparallel.planner.state_options import add_state_options
 
@@ -83,3 +84,16 @@ def test_what_a_row_says_is_refused_is_refused(framework, option, capsys):
     code = main([*asked.split(), f"--{option.replace('_', '-')}", *value.split()])
     rows = [becomes for _, name, becomes in FRAMEWORKS[framework].rows() if name.split(" = ")[0] == option]
     assert (code == 2) == ("(refused)" in rows), capsys.readouterr().err
+
+
+def test_torchtitans_rows_have_every_schedule_every_recomputation_and_every_stage_of_zero():
+    """FSDP2 keeps weights whole after the forward pass (ZeRO-2), or gathers them again (ZeRO-3)."""
+    rows = {name: becomes for _, name, becomes in torchtitan_rows()}
+    assert {name for name in rows if name.startswith("zero =")} == {"zero = 1", "zero = 2", "zero = 3"}
+    assert '"never"' in rows["zero = 2"] and '"always"' in rows["zero = 3"]
+    assert {rows[f"recompute = {word}"].split(".")[0] for word in RECOMPUTE} == {
+        "activation_checkpoint = None",
+        "activation_checkpoint = SelectiveAC",
+        "activation_checkpoint = FullAC",
+    }
+    assert rows["schedule = zb-v"] == "ZBVZeroBubble" and rows["schedule = 1f1b"] == "1F1B"

@@ -52,14 +52,14 @@ def test_youngs_interval_is_the_root_of_twice_checkpoint_times_mtbf_and_dalys_te
     assert daly_interval(machine(1e9, 1.0, 0.0)) == pytest.approx(
         young_interval(machine(1e9, 1.0, 0.0)), rel=1e-4
     )
-    assert daly_interval(machine(10.0, 30.0, 0.0)) == 10
+    assert daly_interval(machine(10.0, 30.0, 0.0)) == daly_interval(machine(10.0, 20.0, 0.0)) == 10
 
 
 def test_llama_3s_cluster_fails_every_three_hours_and_keeps_more_than_90_percent():
     """arXiv 2407.21783: 419 unexpected interruptions in 54 days, more than 90% effective training time."""
     assert LLAMA_3.mtbf_seconds == pytest.approx(54 * DAY / 419)
     assert expected_goodput(LLAMA_3, daly_interval(LLAMA_3)) > 0.9
-    lasts = goodput.duration(LLAMA_3, daly_interval(LLAMA_3), 54 * 0.9)
+    lasts = goodput.duration(LLAMA_3, daly_interval(LLAMA_3), 54 * 0.9, seed=0)
     assert lasts.failures == pytest.approx(419, rel=0.03)
 
 

@@ -35,6 +35,7 @@ from ndparallel.results.measure import (
     link_demands,
     measure,
     minus,
+    most_at_once,
     overload,
     union,
 )
@@ -331,3 +332,15 @@ def test_without_communication_everything_is_compute():
     part = breakdown(data_parallel(1)[0].events, step(data_parallel(1)))
     assert (part.exposed, part.hidden, part.bubble) == (0, 0, 0)
     assert math.isclose(part.compute, step(data_parallel(1)))
+
+
+def test_sends_that_touch_but_for_rounding_are_one_after_another_from_the_first_on():
+    """Clocks of different streams round differently."""
+    for second, third, most, since in (
+        (6.0 - 1e-12, 7.0, 1, 5.0),
+        (6.0, 7.0, 1, 5.0),
+        (5.5, 5.75, 3, 5.75),
+    ):
+        found, first = most_at_once([(5.0, 6.0), (second, 7.0), (third, 8.0)])
+        assert found == most and first == pytest.approx(since)
+    assert most_at_once([(0.0, 2.0), (1.0, 2.0), (5.0, 7.0), (6.0, 7.0)])[1] == pytest.approx(1.0)

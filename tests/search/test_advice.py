@@ -7,6 +7,7 @@ import pytest
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import peak_memory
 from ndparallel.planner.software import STACKS
 from ndparallel.search.advice import Rules
 
@@ -43,3 +44,33 @@ def test_fewer_than_four_microbatches_for_a_pipeline_rank_are_few_and_take_most_
     assert rules.has_few_microbatches(plan) == few
     assert [each.chunks for each in rules.interleaved(plan)] == ([8, 4, 2] if few else [4, 2, 8])
     assert rules.interleaved(Plan(dp=4)) == [Plan(dp=4)]
+
+
+@pytest.mark.parametrize(("gigabytes", "recompute"), [(80, "none"), (48, "none"), (40, "full"), (28, None)])
+def test_the_microbatch_is_the_largest_that_fits_with_as_little_computed_again_as_can_be(
+    gigabytes, recompute
+):
+    """64 sequences a GPU, so that microbatches are powers of two."""
+    gpu = replace(find_hardware("h100"), memory_bytes=gigabytes * 2**30)
+    rules, plan = Rules(replace(LLAMA, global_batch=512, hardware=gpu), 8), Plan(dp=8, zero=3)
+    found = rules.filled(plan)
+    ways = [replace(plan, recompute=words) for words in ("none", "selective", "full")]
+    fitting = {
+        way.recompute: [
+            size
+            for size in (1, 2, 4, 8, 16, 32, 64)
+            if peak_memory(rules.job, replace(way, micro_batch=size)).total <= rules.memory_bytes
+        ]
+        for way in ways
+    }
+    first = next((words for words, sizes in fitting.items() if sizes), None)
+    assert first == recompute
+    assert found == (replace(plan, recompute=first, micro_batch=max(fitting[first])) if first else plan)
+    assert rules.branches[-1].numbers == {"micro_batch": max(fitting[first]) if first else 0}
+
+
+def test_where_no_pipeline_fits_the_longest_is_said_not_to():
+    rules = Rules(LLAMA, 16)
+    assert rules.no_pipeline_fits(Plan(tp=2, cp=2)) == Plan(tp=2, cp=2, pp=4)
+    (branch,) = rules.branches
+    assert branch.follows == "no pipeline is long enough" and branch.numbers == {"pp": 16}

@@ -18,7 +18,10 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
-from ndparallel.search.bounds.lower_bound import lower_bound
+from ndparallel.planner.step.framework import framework_workload
+from ndparallel.search.bounds.columns import time_tables
+from ndparallel.search.bounds.depth import depth_of
+from ndparallel.search.bounds.lower_bound import lower_bound, spread, through
 from ndparallel.search.candidates import candidates
 from ndparallel.search.space import SearchSpace
 
@@ -82,6 +85,52 @@ def test_no_step_is_shorter_than_its_bound(schedule, zero, kinds):
     for job, plan in legal(schedule, zero, kinds, count=1 if searched else 4):
         bound, seconds = lower_bound(job, plan).seconds[0], time_step(job, plan).seconds
         assert 0 < bound <= seconds * (1 + ROUNDING), (job, plan)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("schedule", ["none", "1f1b", "interleaved", "zb-v"])
+def test_what_a_bound_adds_up_is_what_the_plan_is_timed_with(schedule, zero):
+    """Of every rank that can matter: F, I and W of a microbatch, its messages, and the optimizer's step. The
+    workload prices stage by stage, and tables all plans' parts at once."""
+    for job, plan in (one for kinds in EXPERTS for one in legal(schedule, zero, kinds, count=4)):
+        work, (table,) = framework_workload(job, plan), time_tables(job, [spread(plan)])
+        depth = depth_of(job.shape, plan.pp, plan.chunks, plan.recipe.layout)
+        message = sum(work.messages()) if plan.pp > 1 else 0.0
+        standing = 0.0 if job.stack.pp_overlap else message
+        assert table["message"] == pytest.approx(message - standing, rel=ROUNDING)
+        none, shared, experts = table["optimizer"]
+        for rank, passes in zip(depth.ranks, through(depth.counts, table).swapaxes(0, 1)):
+            stages = plan.layout.stages_of(int(rank))
+            timed = [sum(column[stage].total for stage in stages) for column in work.columns]
+            stands = len(stages) * standing
+            assert passes[:, 0] == pytest.approx(
+                [timed[0] + stands, timed[1] + stands, timed[2]], rel=ROUNDING
+            )
+            (optimizer,) = (one.total for one in work.optimizer(int(rank)))
+            ours, theirs = work.trained(int(rank))
+            assert none + shared * ours + experts * theirs == pytest.approx(optimizer, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("schedule", ["none", "1f1b", "interleaved"])
+def test_fsdps_forward_passes_wait_as_long_in_a_bound_as_on_the_streams(schedule):
+    """Where software copies none of what it gathers: Megatron's. Its backward passes wait at least as long
+    there."""
+    found = 0
+    for job, plan in (one for kinds in EXPERTS for one in legal(schedule, 3, kinds, count=20)):
+        if job.stack.sharding:
+            continue
+        work, (table,) = framework_workload(job, plan), time_tables(job, [spread(plan)])
+        depth = depth_of(job.shape, plan.pp, plan.chunks, plan.recipe.layout)
+        standing = 0.0 if job.stack.pp_overlap or plan.pp == 1 else plan.chunks * sum(work.messages())
+        for rank, passes in zip(depth.ranks, through(depth.counts, table).swapaxes(0, 1)):
+            timed = [
+                standing + sum(column[stage].total for stage in plan.layout.stages_of(int(rank)))
+                for column in work.columns[:2]
+            ]
+            assert passes[0, 0] == pytest.approx(timed[0], rel=ROUNDING)
+            assert passes[1, 0] <= timed[1] * (1 + ROUNDING)
+            found += 1
+    assert found > 10
 
 
 @pytest.mark.parametrize(("schedule", "near"), [
@@ -186,6 +235,13 @@ def test_the_bound_of_few_microbatches_knows_that_each_goes_through_all_stages_a
     job = TrainingJob(shape, find_hardware("h100"), STACKS["torchtitan"], 4096, microbatches)
     plan = Plan(pp=4, schedule="looped-bfs", chunks=4)
     assert 0.9 < bounded(job, plan) <= 1 + ROUNDING
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+def test_the_bound_of_zero_2_knows_that_a_single_microbatch_has_no_reduction_beside_its_work(pp):
+    """A reduction slows the work of the microbatches behind it."""
+    job = TrainingJob(DENSE, find_hardware("h100"), STACKS["megatron-core"], 4096, 8)
+    assert 0.95 < bounded(job, Plan(pp=pp, dp=8, zero=2, schedule="gpipe")) <= 1 + ROUNDING
 
 
 def test_the_bound_of_pairs_knows_that_without_experts_they_hide_nothing():

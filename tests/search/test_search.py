@@ -22,7 +22,7 @@ from ndparallel.planner.software import find_stack
 from ndparallel.search import timing_queue
 from ndparallel.search.advice import SMALL, advise
 from ndparallel.search.bounds.lower_bound import lower_bound
-from ndparallel.search.candidates import candidates
+from ndparallel.search.candidates import LACKS, candidates, reason
 from ndparallel.search.search import Found, search
 from ndparallel.search.space import SearchSpace, families, layouts, module_sets
 from ndparallel.search.tables import advice_sentences, tighter_sentences
@@ -219,6 +219,17 @@ def test_every_legal_plan_fits_or_is_counted_by_what_it_lacks():
     less = search(job("llama-3-70b"), 64, max_memory=60 * 2**30, frameworks=(), top=3)
     assert less.fit < result.fit and less.best.seconds >= result.best.seconds
     assert all(found.fullest.total <= 60 * 2**30 for found in less.answers)
+
+
+def test_what_plans_lack_is_counted_in_gigabytes():
+    some, most, fixed = job("llama-3-8b"), 20e9, {"recompute": "none"}
+    every, less = (candidates(SearchSpace(some, 8, fixed, limit)) for limit in (float("inf"), most))
+    lacking = (every.memory_bytes - most) / 1e9
+    edges = (0, *LACKS, float("inf"))
+    counts = [int(((low <= lacking) & (lacking < high)).sum()) for low, high in zip(edges, edges[1:])]
+    found = [less.rejected[reason(low, high)] for low, high in zip((0, *LACKS), (*LACKS, None))]
+    assert found == counts and min(counts[1:4]) > 0
+    assert len(less.rows) == int((lacking <= 0).sum()) and less.legal == every.legal
 
 
 def test_the_certificate_holds_over_plans_whose_modules_run_again():

@@ -16,6 +16,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.prediction import legal_and_fits, peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.search.bounds.lower_bound import lower_bound
@@ -24,9 +25,10 @@ from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
 from ndparallel.validation.model import usual_ffn
 from ndparallel.validation.software import stack_of
-from ndparallel.validation.validate import predicted_bytes, result_of, summary
+from ndparallel.validation.validate import PAIRS, predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
     attention_kernel,
+    cuts_experts,
     dispatcher_named,
     graphs_stated,
     recompute_of,
@@ -289,6 +291,29 @@ def test_a_models_name_stands_for_what_is_not_stated_of_it():
 
 
 @pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({}, Experts(8, 1, 1024)),  # Switch's, arXiv:2101.03961: each token to one, as wide as the MLP was
+        ({"topk": 2, "moe_ffn": 512}, Experts(8, 2, 512)),
+        ({"shared_experts": 2}, Experts(8, 1, 1024, shared_experts=2, shared_ffn=1024)),
+        ({"shared_ffn": 256}, Experts(8, 1, 1024)),
+        ({"experts": 0}, None),
+    ],
+)
+def test_what_is_not_stated_of_experts_is_switchs(stated, expected):
+    model = {
+        "name": "of tests",
+        "layers": 4,
+        "hidden": 512,
+        "heads": 4,
+        "ffn_hidden_size": 1024,
+        "experts": 8,
+    }
+    run = {**QWEN, "model": model | stated, "parallel": {}, "gpus": 8}
+    assert express(run).job.shape.experts == expected
+
+
+@pytest.mark.parametrize(
     ("stated", "limit"),
     [({}, (8, 4)), ({"experts": 128}, (1, 1)), ({"n_group": 4, "topk_group": 2}, (4, 2))],
 )
@@ -367,6 +392,18 @@ def test_tokens_a_second_give_the_seconds_and_a_run_without_any_counts_in_no_mea
     assert express(tokens).measured_seconds == pytest.approx(14.61)
     silent = result_of(changed(LLAMA_70B, measured={"step_seconds": None, "memory_gb": 60}))
     assert not silent.missed and summary([silent])["mean_absolute_step_error"] is None
+
+
+def test_a_pair_of_runs_is_contrasted_where_the_seconds_of_both_were_measured():
+    (a, b), of_memory = PAIRS[0], {"step_seconds": None, "memory_gb": 60}
+    kept, again = changed(LLAMA_70B, id=a), changed(LLAMA_70B, id=b, recompute="full")
+    (pair,) = summary([result_of(kept), result_of(changed(again, measured={"step_seconds": 20}))])[
+        "contrasts"
+    ]
+    assert pair["pair"] == [a, b] and pair["measured_ratio"] == LLAMA_70B["measured"]["step_seconds"] / 20
+    assert pair["predicted_ratio"] == pytest.approx(seconds(kept) / seconds(again))
+    for runs in ([kept, changed(again, measured=of_memory)], [kept]):
+        assert summary([*map(result_of, runs)])["contrasts"] == []
 
 
 @pytest.mark.parametrize(
@@ -620,7 +657,29 @@ def test_memory_is_held_against_what_the_framework_prints():
     for name, unit in (("titan_t1_eager", "reserved"), ("kempner_mfu_04", "allocated")):
         case = express(RUNS[name])
         assert predicted_bytes(case) == getattr(peak_memory(case.job, case.plan), unit)
+    assert predicted_bytes(replace(case, widened=2)) == 2 * predicted_bytes(case)
     assert express(RUNS["kempner_mfu_04"]).measured_bytes == 61.1 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("stated", "framework", "tp", "ep", "cuts"),
+    [
+        *[
+            (None, "megatron-core", 2, 8, True),
+            (None, "nemo 25.02", 8, 2, True),
+            (1, "megatron-core", 2, 8, False),
+        ],
+        *[
+            (None, "torchtitan", 2, 8, False),
+            (None, "megatron-core", 1, 8, False),
+            (None, "nemo", 2, 1, False),
+        ],
+    ],
+)
+def test_tp_cuts_megatrons_experts_where_nobody_says_otherwise_and_there_are_ranks_for_it(
+    stated, framework, tp, ep, cuts
+):
+    assert cuts_experts(stated, framework, tp, ep) == cuts
 
 
 def test_a_microbatch_that_nobody_states_is_the_quickest_that_fits():

@@ -115,6 +115,11 @@ def test_a_percentile_is_the_first_error_at_which_its_share_of_the_weights_is_re
     assert [percentile(errors, share) for share in (0.5, 0.51, 0.75, 0.8, 1.0)] == [0.1, 0.2, 0.2, 0.3, 0.4]
 
 
+def test_all_sources_count_alike_however_many_runs_they_have():
+    known = [{"source": source, "step_error": 1.0} for source in ("a", "b", "b", "b", "b")]
+    assert weighted_errors(known, "step_error") == [(0.5, 0.25)] * 4 + [(0.5, 1.0)]
+
+
 def test_the_lessons_own_runs_are_exact():
     pocket = replace(JOB, hardware=find_hardware("pocket"), stack=STACKS["pocket"])
     assert error_bar.error_bar(pocket, Plan(dp=8)).fraction == 0

@@ -1,0 +1,127 @@
+"""Claims about the queue of plans to be timed, on plans whose bounds are made up."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.software import STACKS
+from ndparallel.planner.step.schedule_timer import FULL_ROUNDS
+from ndparallel.search import timing_queue
+from ndparallel.search.candidates import Candidates, Part, add
+from ndparallel.search.timing_queue import AGAIN, ATTEMPTS, TIMES_MET, TOGETHER, Timed, TimingQueue, gap
+
+JOB = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 16)
+SEARCHED = next(name for name, recipe in RECIPES.items() if recipe.is_searched)
+EACH = 2 * TIMES_MET  # actions of a microbatch on two ranks
+
+
+def candidates(groups, rows_by_group, micro_batch=2) -> Candidates:
+    """Plans of two ranks and 16 / micro_batch microbatches: for every group its seconds."""
+    sizes = [len(seconds) for seconds in rows_by_group]
+    ones = np.ones(sum(sizes), dtype=int)
+    family = Plan(tp=ones, pp=2 * ones, dp=ones, ep=ones, cp=ones, micro_batch=micro_batch * ones)
+    found = Candidates([family], np.array([0, sum(sizes)]))
+    first = np.cumsum([0, *sizes])
+    add(
+        found,
+        Part(
+            groups,
+            [np.arange(start, start + size) for start, size in zip(first, sizes)],
+            [np.array(seconds, dtype=float) for seconds in rows_by_group],
+            [np.arange(size, 0, -1.0) for size in sizes],
+        ),
+    )
+    return found
+
+
+def queue_of(seconds, effort=1e9, name="1f1b") -> TimingQueue:
+    return TimingQueue(JOB, candidates([(name, 1, 2)], [seconds]), effort)
+
+
+def test_a_plan_costs_the_actions_of_its_microbatches_at_most_of_some_rounds_or_many_attempts():
+    groups = [("1f1b", 1, 2), ("interleaved", 3, 2), (SEARCHED, 1, 2)]
+    few = timing_queue.costs(JOB, candidates(groups, [[1.0]] * 3, micro_batch=8))  # two microbatches
+    assert few.tolist() == [2 * EACH, 2 * EACH * 3, 2 * 2 * ATTEMPTS]
+    many = timing_queue.costs(replace(JOB, global_batch=1600), candidates(groups, [[1.0]] * 3, micro_batch=1))
+    rounds = (FULL_ROUNDS + 1) * 2
+    assert many.tolist() == [rounds * EACH, rounds * EACH * 3, 1600 * 2 * ATTEMPTS]
+
+
+def test_plans_are_timed_from_the_least_estimate_on_so_many_together_and_only_below_the_limit():
+    seconds = np.arange(20.0, 0.0, -1.0)
+    queue = queue_of(seconds)
+    assert queue.bound[queue.batch(np.inf, False)].tolist() == [*range(1, TOGETHER + 1)]
+    assert queue.bound[queue.batch(4.0, False)].tolist() == [1, 2, 3]
+    assert queue.bound[queue.least_bounds(4.0)].tolist() == [1, 2, 3]
+    assert queue.bound[queue.least_bounds(np.inf)].tolist() == [*range(1, TOGETHER + 1)]
+
+
+def test_what_a_schedule_adds_to_a_bound_is_learnt_and_counts_for_its_other_depths():
+    """1F1B's step is twice its bound, so that the other schedule's larger bounds come first."""
+    groups = [("1f1b", 1, 2), ("1f1b", 1, 4), ("gpipe", 1, 2)]
+    found = candidates(groups, [[1.0, 1.1], [1.2], [1.5, 1.6]])
+    queue = TimingQueue(JOB, found, 1e9)
+    (first,) = np.flatnonzero(queue.bound == 1.0)
+    queue.learn(int(first), 2.0)
+    assert queue.factors_of_groups().tolist() == [2.0, 2.0, 1.0]
+    assert queue.bound[queue.batch(np.inf, False)].tolist() == [1.5, 1.6, 1.1, 1.2]
+    assert queue.bound[queue.least_bounds(np.inf)].tolist() == [1.1, 1.2, 1.5, 1.6]
+    queue.learn(int(np.flatnonzero(queue.bound == 1.2)[0]), 1.8)
+    assert queue.factors_of_groups().tolist() == [2.0, 1.5, 1.0]
+
+
+def test_a_list_of_actions_is_written_once_and_a_searched_one_each_time():
+    for name, again in (("1f1b", AGAIN), (SEARCHED, 1.0)):
+        queue = queue_of([1.0, 2.0, 3.0], name=name)
+        each, before, searches = queue.cost[0], queue.effort, queue.searches
+        for place in range(3):
+            queue.learn(place, 1.0)
+        spent = each * (1 + 2 * again)
+        assert before - queue.effort == pytest.approx(spent)
+        assert searches - queue.searches == pytest.approx(0.0 if name == "1f1b" else spent)
+
+
+def test_effort_ends_the_queue_but_for_what_must_be_shown():
+    """One plan can be afforded; more are timed only while fewer than asked for are."""
+    queue = queue_of([1.0, 2.0], effort=8 * EACH)
+    assert len(queue.batch(np.inf, False)) == 1
+    queue.learn(0, 1.0)
+    assert queue.effort == 0 and len(queue.batch(np.inf, False)) == 0
+    queue.beyond_effort = 8 * EACH * AGAIN
+    assert queue.batch(np.inf, True).tolist() == [1]
+    assert len(queue.least_bounds(np.inf)) == 0
+
+
+def test_half_of_the_effort_is_for_schedules_that_are_searched_for_where_there_are_others():
+    groups = [("1f1b", 1, 2), (SEARCHED, 1, 2)]
+    assert TimingQueue(JOB, candidates(groups, [[1.0], [1.0]]), 1e9).searches == 0.5e9
+    assert TimingQueue(JOB, candidates(groups[1:], [[1.0]]), 1e9).searches == 1e9
+
+
+def test_of_a_schedules_many_plans_those_of_the_least_bounds_are_kept_of_equal_ones_with_least_memory(
+    monkeypatch,
+):
+    monkeypatch.setattr(timing_queue, "PER_SCHEDULE", 3)
+    found = candidates([("1f1b", 1, 2)], [[5.0, 2.0, 1.0, 4.0, 1.0]])  # the later a plan, the less memory
+    assert timing_queue.cheapest(found, np.ones(5, dtype=bool)).tolist() == [4, 2, 1]
+    assert timing_queue.cheapest(found, np.array([1, 1, 0, 1, 0], dtype=bool)).tolist() == [1, 3, 0]
+
+
+def test_the_gap_is_how_much_less_than_the_best_the_least_bound_is_that_was_not_timed():
+    found = candidates([("1f1b", 1, 2)], [[1.0, 1.5, 3.0]])
+    queue = TimingQueue(JOB, found, 1e9)
+    queue.learn(0, 2.0)
+    step = type("Step", (), {"seconds": 2.0})()
+    timed = [Timed(Plan(), step)]
+    assert gap(found, queue, timed) == pytest.approx(1 - 1.5 / 2)
+    queue.learn(1, 2.5)
+    assert gap(found, queue, timed) == 0
+    assert [
+        timing_queue.kth_best_seconds([*timed, Timed(Plan(), type("S", (), {"seconds": 1.0})())], k)
+        for k in (1, 2, 3)
+    ] == [1.0, 2.0, np.inf]
