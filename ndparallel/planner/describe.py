@@ -22,11 +22,17 @@ WORDS = {
 } | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp", "host")}
 
 FOLDED = (
-    "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over tensor- and context-parallel ranks too "
-    "(folded expert parallelism, "
-    "Megatron's with expert tensor parallelism 1). Such a plan is priced, but the search leaves it out and "
-    "4d_combined.py does not run it."
+    "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over {others}context-parallel ranks too "
+    "(folded expert parallelism, Megatron's with expert tensor parallelism {etp}). Such a plan is priced, "
+    "but the search leaves it out and 4d_combined.py does not run it."
 )
+
+
+def folded_words(found: Prediction) -> list[str]:
+    """Say over which ranks experts are spread beyond the data-parallel ones."""
+    plan = found.plan
+    others, etp = ("", plan.tp) if found.job.stack.cuts_experts else ("tensor- and ", 1)
+    return [FOLDED.format(plan=plan, others=others, etp=etp)] * is_folded(plan)
 
 
 def layout_words(plan: Plan) -> list[str]:
@@ -50,8 +56,8 @@ def layout_words(plan: Plan) -> list[str]:
 
 
 def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
-    """What else is not as usual, in words: modules that run again, uneven routing, keys and values that are
-    gathered."""
+    """What else is not as usual, in words: modules that run again, uneven routing, experts that tp cuts, keys
+    and values that are gathered."""
     again = plan.modules(job.stack) if plan.recompute == "selective" else ()
     modules = again if again != find_stack(job.stack.name).selective else ()
     imbalance = job.routing_imbalance
@@ -60,6 +66,9 @@ def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
         f"the busiest rank's experts with {imbalance:g} times the mean's rows": imbalance > 1,
         f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
         "keys and values gathered": plan.cp > 1 and job.stack.cp_gathers,
+        f"each expert cut over {plan.tp} tp ranks": job.shape.experts
+        and plan.tp > 1
+        and job.stack.cuts_experts,
     }
     return [*(word for word, holds in words.items() if holds), *state_words(job)]
 
@@ -232,5 +241,5 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         *imbalance_sentences(found),
         *assumed_links(found.job, int(found.plan.gpus)),
         *assumed_nodes(found),
-        *([FOLDED.format(plan=found.plan)] if is_folded(found.plan) else []),
+        *folded_words(found),
     ]
