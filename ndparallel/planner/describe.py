@@ -9,6 +9,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
 from ndparallel.planner.number_types import NUMBER_TYPES
+from ndparallel.planner.numbers import larger
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.software import find_stack
 
@@ -121,6 +122,28 @@ def groups_across(found: Prediction) -> list[str]:
     """The groups whose messages leave the node."""
     groups = Groups(found.plan, found.job)
     return [name.upper() for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
+
+
+def node_sentences(found: Prediction) -> list[str]:
+    """Where groups do not lie on nodes as whole parts of them."""
+    return [*tensor_parallel_across(found), *assumed_nodes(found)]
+
+
+def tensor_parallel_across(found: Prediction) -> list[str]:
+    """Say by which links a tensor-parallel group leaves a node, and what it waits for its messages."""
+    job, tp, links = found.job, found.plan.tp, Groups(found.plan, found.job).tp
+    if links.nodes == 1:
+        return []
+    ports = 1 if job.stack.executed else int(larger(1, links.per_node * links.rail_share))
+    port, together = (si(number * links.across_bandwidth, "B/s") for number in (1, ports))
+    leaves = f"{ports} ports of {port}, together {together}" if ports > 1 else f"one port of {port}"
+    waits = found.step.breakdown["tp"]
+    return [
+        f"TP{tp} lies on {links.nodes} nodes of {count(job.hardware.gpus_per_node, 'GPU')}: its messages "
+        f"leave a node by {leaves}, where links inside have {si(links.inside_bandwidth, 'B/s')}. It waits "
+        f"{si(waits, 's')} for them, {waits / found.seconds:.1%} of the step; --what-if gpus_per_node={tp} "
+        "prices it inside a node."
+    ]
 
 
 def assumed_nodes(found: Prediction) -> list[str]:
@@ -240,6 +263,6 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {room_words(found)}",
         *imbalance_sentences(found),
         *assumed_links(found.job, int(found.plan.gpus)),
-        *assumed_nodes(found),
+        *node_sentences(found),
         *folded_words(found),
     ]

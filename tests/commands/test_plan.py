@@ -369,6 +369,17 @@ def test_what_is_not_as_usual_is_said(capsys):
     assert "full recomputation of 4 layers a stage, keys and values gathered." in said
 
 
+@pytest.mark.parametrize(("command", "options"), [
+    ("plan", ["--tp", "16"]), ("explain", ["--tp", "16"]), ("plan", ["--fix", "tp=16"]),
+])  # fmt: skip
+def test_a_tp_group_on_several_nodes_is_told_once(command, options, capsys):
+    """Of a search, where the plan to take has one."""
+    job = ["--model", "llama-3-8b", "--gpus", "16", "--global-batch", "16"]
+    assert main([command, *job, *options]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("TP16 lies on 2 nodes of 8 GPUs: its messages leave a node by 8 ports of 45") == 1
+
+
 def test_a_plan_says_that_tp_cuts_experts_and_where_they_are_spread_then():
     mixture = TrainingJob(
         find_model("mixtral-8x7b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64
