@@ -53,7 +53,7 @@ class ExpertLists(LayerParts):
 
     @property
     def chosen(self):
-        """Of these one for each token, however many of the rank's experts it chose."""
+        """Rows of the tokens that chose an expert of the rank, one for each."""
         return self.received / self.moe.top_k * distinct(self.share.ep, self.moe)
 
     @property
