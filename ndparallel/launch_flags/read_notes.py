@@ -18,6 +18,7 @@ from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.launch_flags.read_plan import letters_of
 from ndparallel.launch_flags.shell import Script
+from ndparallel.launch_flags.shell_files import ENDINGS
 from ndparallel.planner.job import Plan, TrainingJob
 
 IDLE = {  # what changes no kernel of some jobs
@@ -124,7 +125,7 @@ def not_read(script: Script) -> str:
     names = [
         brief(name.rpartition("/")[2])
         for name, path in script.included.items()
-        if name.endswith(".sh") and not path
+        if name.endswith(ENDINGS) and not path
     ]
     if not names:
         return ""

@@ -501,6 +501,15 @@ def test_whether_a_script_is_there_that_is_included_is_seen_and_else_it_is_not_k
         read_megatron(f"LAYERS=4\nif $HERE; then source small.sh; fi\n{SIZED}", H100, folder=tmp_path)
 
 
+@pytest.mark.parametrize(("name", "layers"), [
+    ("config.env", 8), (".env", 8), ("small.cfg", 8), ("activate", 4), ("notes.txt", 4),
+])  # fmt: skip
+def test_a_file_of_variables_is_read_whose_ending_says_so(name, layers, tmp_path):
+    (tmp_path / name).write_text("export LAYERS=8  # of the small one")
+    found = read_megatron(f"LAYERS=4\nset -a; . ./{name}; set +a\n{SIZED}", H100, folder=tmp_path)
+    assert found.job.shape.layers == layers
+
+
 def test_a_script_that_includes_itself_is_read_once_and_what_is_wrong_in_it_has_its_name(tmp_path):
     own = tmp_path / "own.sh"
     own.write_text(f"LAYERS=8\nsource {own}\n{SIZED}")
