@@ -9,6 +9,7 @@ Run    python benchmarks/explorer.py        (needs the extra `browser`, and a ch
        python benchmarks/explorer.py 1      beside so many processes that never rest
 """
 
+import argparse
 import shutil
 import sys
 import threading
@@ -18,7 +19,6 @@ from statistics import median
 from typing import Any
 
 from busy import busy
-from playwright.sync_api import sync_playwright
 
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import ASIDE, SCREENS, known
@@ -60,9 +60,22 @@ def milliseconds(tab: Any, screen: str) -> list[list[float]]:
     return [tab.evaluate(TIMED, f"#{screen}?{words}") for words in addresses(screen)]
 
 
+def sync_playwright() -> Any:
+    """Playwright's driver. Ends with a sentence where it is not installed."""
+    try:
+        from playwright import sync_api
+    except ModuleNotFoundError:
+        sys.exit("Playwright is not installed: install it with pip install -e '.[browser]', and a chromium.")
+    return sync_api.sync_playwright()
+
+
 def main() -> None:
-    beside = int(sys.argv[1]) if sys.argv[1:] else 0
-    with Explorer(*page(known()), SCREENS, aside=ASIDE) as server, sync_playwright() as driver, busy(beside):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("beside", type=int, nargs="?", default=0, help="processes that never rest")
+    beside = parser.parse_args().beside
+    with sync_playwright() as driver, Explorer(*page(known()), SCREENS, aside=ASIDE) as server, busy(beside):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for screen, target in TARGETS.items():

@@ -6,6 +6,7 @@ virtual cable joins, so what is measured across is TCP through this kernel, and 
 your own: `mpirun -n 4 --hostfile hosts python -m mpi4py benchmarks/hosts.py`, with two slots on each of two.
 """
 
+import argparse
 import statistics
 import sys
 import tempfile
@@ -70,5 +71,6 @@ def measure_on_two_hosts() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     join([])
     measure() if default_engine() == "mpi" else measure_on_two_hosts()

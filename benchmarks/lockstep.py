@@ -5,6 +5,7 @@ Seconds are of this process (time.process_time), so that other work on the machi
 benchmarks/lockstep.py`.
 """
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ def seconds(ranks: int) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(f"{'ranks':>6} {'messages':>12} {'seconds':>9} {'million a second':>17}")
     for ranks in (64, 256, 1024, 4096, 8192):
         messages, took = 2 * (ranks - 1) * ranks, seconds(ranks)

@@ -9,6 +9,7 @@ are of this process (time.process_time), so that other work on the machine count
 Run `python benchmarks/messages.py`.
 """
 
+import argparse
 import importlib.util
 import subprocess
 import sys
@@ -94,6 +95,7 @@ def whole_command(ranks: int) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     beside = importlib.util.find_spec("simpy") is not None
     print(
         "messages a second   events off    events on   memory each" + "        SimPy   times SimPy" * beside

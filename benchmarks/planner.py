@@ -12,6 +12,7 @@ of a schedule also writes it and puts its steps in order: up to 0.3 s for 35 ran
 the order is searched for.
 """
 
+import argparse
 import subprocess
 import sys
 import time
@@ -68,6 +69,7 @@ def seconds(
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for name, plan in PLANS.items():
         step, memory = seconds(lambda: time_step(JOB, plan)), seconds(lambda: peak_memory(JOB, plan))  # noqa: B023
         print(f"{name:<28} step {1e3 * step:6.2f} ms   memory {1e3 * memory:6.2f} ms")

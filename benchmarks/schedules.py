@@ -1,6 +1,7 @@
 """How long it takes to write, time, check and search schedules: `python benchmarks/schedules.py`. Wall-clock
 seconds of this machine."""
 
+import argparse
 import time
 from collections.abc import Callable
 from functools import partial
@@ -30,6 +31,7 @@ def seconds(work: Callable[[], object], times: int = 3) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     console = Console(width=100)
     table = Table(
         "schedule",

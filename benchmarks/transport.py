@@ -6,6 +6,7 @@ the same machine, and the ratio is printed. Wanted: 64 MB in at most 0.5 of gloo
 core and 1 beside all; 4 KB in 0.2 ms. Run `python benchmarks/transport.py`.
 """
 
+import argparse
 import importlib.util
 import os
 import statistics
@@ -98,6 +99,7 @@ def beside(mine: list[float], theirs: list[float]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for programs in dict.fromkeys((0, 1, len(usable_cores()))):
         print(f"beside {programs} busy programs:")
         with busy(programs):

@@ -66,7 +66,7 @@ def keep_matmuls(context, operation, *arguments, **options) -> CheckpointPolicy:
 
 STRATEGIES = {
     "single GPU": single_gpu,
-    "4 microbatches": accumulation,
+    "microbatches": accumulation,
     "selective recompute": selective_recompute,
     "full recompute": full_recompute,
 }

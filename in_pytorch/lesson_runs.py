@@ -86,7 +86,7 @@ ONE_BY_ONE = "the script sums gradients parameter by parameter; its counts are i
 
 TWINS = [
     Twin("0d_single_gpu", "single GPU", lesson("0d_single_gpu", "single GPU")),
-    Twin("0d_single_gpu", "4 microbatches", lesson("0d_single_gpu", "4 microbatches")),
+    Twin("0d_single_gpu", "microbatches", lesson("0d_single_gpu", "4 microbatches")),
     Twin("0d_single_gpu", "selective recompute", lesson("0d_single_gpu", "selective recompute")),
     Twin("0d_single_gpu", "full recompute", lesson("0d_single_gpu", "full recompute")),
     one_d("DDP ring", ORDER),

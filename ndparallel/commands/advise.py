@@ -14,7 +14,7 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.commands.plan import job_words
-from ndparallel.planner.describe import assumed_nodes, room_words, shared_ports_named
+from ndparallel.planner.describe import node_sentences, room_words, shared_ports_named
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, overlapped, with_defaults
@@ -76,7 +76,7 @@ def show(advice: Advice, words: str) -> None:
     console.print(prose(" ".join([conclusion(advice), *doubts(advice)]), width))
     console.print(prose(f"{certainty(advice.found)} {HEADROOM_WORDS}", width))
     best = advice.found.best
-    for sentence in [*tighter_sentences(advice.found), *assumed_nodes(best), *shared_ports_named(best)]:
+    for sentence in [*tighter_sentences(advice.found), *node_sentences(best), *shared_ports_named(best)]:
         console.print(prose(sentence, width))
     console.print()
     for guide in GUIDES:

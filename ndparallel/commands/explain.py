@@ -15,7 +15,7 @@ import numpy as np
 from gpu import Operation, si
 from ndparallel.base.errors import unknown
 from ndparallel.hardware.launch_modes import with_launch_mode
-from ndparallel.planner.describe import shared_ports
+from ndparallel.planner.describe import shared_ports, tensor_parallel_across
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         console.print()
     if paired := beside_another(work, unit):
         console.print(prose(paired, width))
+    for sentence in tensor_parallel_across(found):
+        console.print(prose(sentence, width))
     for sentence in shared_ports(found):
         console.print(prose(f"Each collective has its ports to itself here. {sentence}", width))
     return 0

@@ -13,7 +13,7 @@ from ndparallel.base.quantities import parse_quantity
 from ndparallel.commands.plan_remedies import print_remedies
 from ndparallel.launch_flags.frameworks import emitters, launched_by
 from ndparallel.launch_flags.options import described, launch_script, priced, script_given
-from ndparallel.planner.describe import assumed_nodes, shared_ports_named
+from ndparallel.planner.describe import node_sentences, shared_ports_named
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
 from ndparallel.planner.plan_name import known_modules, plan_option
@@ -89,7 +89,7 @@ def show(
     console, width = plain_console()
     said = advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour, arguments.top)
     best = found.recommended
-    for sentence in [*said, *assumed_nodes(best), *shared_ports_named(best)]:
+    for sentence in [*said, *node_sentences(best), *shared_ports_named(best)]:
         console.print(prose(sentence, width))
     show_changes(console, found.recommended, changed)
     if changed:

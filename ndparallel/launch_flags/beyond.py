@@ -3,7 +3,7 @@ assumes instead."""
 
 import re
 
-from ndparallel.launch_flags.fields import FP4_RECIPES, FP8_RECIPES
+from ndparallel.launch_flags.fields import EXPERT_TP, FP4_RECIPES, FP8_RECIPES
 
 ONE_STEP = "the step is one of the full batch"
 ON_GPU = "all of it is counted on the GPU"
@@ -97,7 +97,7 @@ BEYOND = {
     "--use-sharp": "sums are made by the GPUs, and not by the switches",
     "--hierarchical-context-parallel-sizes": "keys and values go round one ring",
     "--tensor-parallel-num-weight-shards": "weights are cut over tp alone",
-    "--expert-tensor-parallel-num-weight-shards": "experts stay whole",
+    "--expert-tensor-parallel-num-weight-shards": "experts are cut over tp, or not at all",
     "--account-for-embedding-in-pipeline-split": SPREAD,
     "--account-for-loss-in-pipeline-split": SPREAD,
     "--use-tp-pp-dp-mapping": ORDER,
@@ -118,5 +118,5 @@ ASSUMED_WORDS = {
     ),
     "--megatron-fsdp-grad-comm-dtype": (("auto",), "gradients travel in the type in which they are added up"),
     "--mlp-chunks-for-training": (("1",), "an MLP takes all tokens of a microbatch at once"),
-    "--expert-tensor-parallel-size": (("1",), "experts stay whole, on the ranks of ep"),
+    EXPERT_TP: (("1",), "experts stay whole, on the ranks of ep"),
 }

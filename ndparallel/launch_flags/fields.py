@@ -92,6 +92,7 @@ FP4_RECIPES = {"nvfp4": "nvfp4"}
 CAST_WEIGHTS = dict.fromkeys(FP8_PARAM_GATHER, "--fp8-param-gather") | {
     "mxfp8": "--fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag"
 }
+EXPERT_TP = "--expert-tensor-parallel-size"
 CAPACITY = "--moe-expert-capacity-factor"
 AWARE = "--use-precision-aware-optimizer"
 MOMENTS = {"fp32": "", "bf16": "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"}

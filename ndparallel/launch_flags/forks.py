@@ -14,6 +14,7 @@ from ndparallel.launch_flags.shell_words import how_to_set
 
 Flag = tuple[str, list[str]]  # with its values
 
+TP_CUTS_EXPERTS = "--enable-expert-tensor-parallelism"
 TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the values in place of {}
     "--model-parallel-size": "--tensor-model-parallel-size {}",
     "--batch-size": "--micro-batch-size {}",
@@ -41,6 +42,7 @@ TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the va
     "--qk-rope-head-dim": "--qk-pos-emb-head-dim {}",
     "--expert-interval": "--moe-layer-freq {}",
     "--geglu": "--quick-geglu",
+    TP_CUTS_EXPERTS: "",  # as they are in Megatron-Core
 }
 # what changes a step, and is neither Megatron-Core's nor the planner's
 NOT_MODELLED = {
@@ -63,8 +65,10 @@ ULYSSES = "--ds-sequence-parallel-size"
 
 def with_defaults(words: Sequence[str]) -> list[str]:
     """A fork's own defaults, before what its command line says."""
-    experts = "--deepspeed" in words and "--num-experts" in words
-    return [*(EXPERTS if experts else []), *words]
+    if "--deepspeed" not in words or "--num-experts" not in words:
+        return [*words]
+    whole = [] if TP_CUTS_EXPERTS in words else [fields.EXPERT_TP, "1"]
+    return [*EXPERTS, *whole, *words]
 
 
 def translated(flag: str, values: list[str], deepspeed: bool) -> Iterator[Flag] | None:

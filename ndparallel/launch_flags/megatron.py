@@ -46,6 +46,7 @@ FREE = (  # of a software stack: what flags choose
         "scales_gradients",
         "cast_weights",
         "dispatcher",
+        "expert_tp",
         "fused_permutation",
         "fused_router",
         "sequence_parallel",
@@ -138,7 +139,8 @@ def plan_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     refuse(RULES, job, plan)
     yield from numbers(plan, fields.DEGREES)
     yield from pipeline_flags(job, plan)
-    yield "--expert-tensor-parallel-size 1" if plan.tp > 1 and job.shape.experts else ""
+    cut = plan.tp if job.stack.cuts_experts else 1
+    yield f"{fields.EXPERT_TP} {cut}" if plan.tp > 1 and job.shape.experts else ""
     yield fields.SEQUENCE_PARALLEL if plan.sequence_parallel and plan.tp > 1 else ""
     yield from recompute_flags(job.stack, plan)
     yield flags_for("zero", plan.zero, fields.ZERO)

@@ -152,6 +152,17 @@ SINKS = (
     ),
 )
 
+# TransformerConfig.__post_init__
+EXPERTS = (
+    never(
+        "experts with biases that tp cuts",
+        f"give {fields.EXPERT_TP} 1",
+        lambda job, plan: (
+            job.shape.experts and job.stack.cuts_experts and "mlp" in job.shape.biases and plan.tp > 1
+        ),
+    ),
+)
+
 RULES = (
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & without(names_in("megatron"), plan.schedule), schedules_it_has
@@ -197,4 +208,5 @@ RULES = (
     *GRAPHED,
     *OPTIMIZERS,
     *SINKS,
+    *EXPERTS,
 )

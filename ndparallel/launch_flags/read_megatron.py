@@ -236,6 +236,7 @@ def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
         cp_gathers=flags.text("--cp-comm-type") in ("all_gather", "allgather"),
         pp_overlap=not flags.has(fields.MESSAGES_NOT_BESIDE),
         dispatcher=dispatcher_from(flags, plan, base) if shape.experts else base.dispatcher,
+        expert_tp=cuts_experts(flags, shape, plan),
         hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
         graphs=graphs_from(flags),
         fused_permutation=flags.has(fields.FUSED["fused_permutation"]),
@@ -291,6 +292,11 @@ def dispatcher_from(flags: GivenFlags, plan: Plan, base: Stack) -> str:
     if plan.tp * plan.ep == 1 and named == "alltoall":
         return base.dispatcher
     return named if named in fields.DISPATCHERS else "alltoall"
+
+
+def cuts_experts(flags: GivenFlags, shape: ModelShape, plan: Plan) -> bool:
+    """Whether tp cuts experts, as it does where nobody says otherwise (megatron/core/parallel_state.py)."""
+    return bool(shape.experts) and plan.tp > 1 and flags.number(fields.EXPERT_TP, plan.tp) == plan.tp
 
 
 def hides_dispatch(flags: GivenFlags) -> bool:

@@ -214,7 +214,7 @@ def experts_from(flags: GivenFlags, layers: int, ffn: int, biased: bool) -> Expe
         if flags.has("--moe-shared-expert-intermediate-size")
         else 0
     )
-    flags.heed("--moe-grouped-gemm", "--moe-router-score-function", "--expert-tensor-parallel-size")
+    flags.heed("--moe-grouped-gemm", "--moe-router-score-function", fields.EXPERT_TP)
     return Experts(
         number,
         flags.number("--moe-router-topk", 2),

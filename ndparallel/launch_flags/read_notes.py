@@ -18,6 +18,7 @@ from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.launch_flags.read_plan import letters_of
 from ndparallel.launch_flags.shell import Script
+from ndparallel.launch_flags.shell_files import ENDINGS
 from ndparallel.planner.job import Plan, TrainingJob
 
 IDLE = {  # what changes no kernel of some jobs
@@ -70,11 +71,6 @@ def beyond(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
     for flag, (words, instead) in ASSUMED_WORDS.items():
         if " ".join(flags.flags.get(flag, words[:1])) not in words and not is_modelled(flag, job, plan):
             yield f"{flag} {' '.join(flags.flags[flag])[:40]} is not modelled: {instead}."
-    if job.shape.experts and plan.tp > 1 and "--expert-tensor-parallel-size" not in flags.flags:
-        yield (
-            f"--expert-tensor-parallel-size is {plan.tp} where it is not given; here experts stay whole, on "
-            "the ranks of ep."
-        )
     yield from beyond_groups(flags, job, plan)
     yield from beyond_layout(flags)
     if flags.has(fields.REPLICAS) and plan.zero in (1, 2) and flags.number(fields.REPLICAS) > 1:
@@ -117,6 +113,8 @@ def is_modelled(flag: str, job: TrainingJob, plan: Plan) -> bool:
         return IDLE[flag](job)
     if flag in (fields.AWARE, fields.ON_HOST):
         return precision_aware(job) and (flag == fields.AWARE or bool(job.offload))
+    if flag == fields.EXPERT_TP:
+        return job.stack.cuts_experts
     if flag.startswith("--exp-avg"):
         return job.moments == "bf16"
     return bool(job.stack.graphs) if "cuda-graph" in flag else flag.startswith("--account") and uneven
@@ -127,7 +125,7 @@ def not_read(script: Script) -> str:
     names = [
         brief(name.rpartition("/")[2])
         for name, path in script.included.items()
-        if name.endswith(".sh") and not path
+        if name.endswith(ENDINGS) and not path
     ]
     if not names:
         return ""

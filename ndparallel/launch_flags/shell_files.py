@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+ENDINGS = (".sh", ".bash", ".env", ".conf", ".config", ".cfg")  # of files with variables
 UNKNOWN = re.compile(r".*[$`()\"'][^/]*/", re.DOTALL)  # up to the last part that only the shell knows
 
 
@@ -19,7 +20,7 @@ def included_file(word: str, folder: Path | None) -> Path | None:
         return None
     known = UNKNOWN.sub("", word)
     places = [folder] if known != word else [folder, *folder.parents]
-    found = (place / known for place in places if known.endswith(".sh") and os.path.isfile(place / known))
+    found = (place / known for place in places if known.endswith(ENDINGS) and os.path.isfile(place / known))
     return next(found, None)
 
 

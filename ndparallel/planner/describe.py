@@ -9,6 +9,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
 from ndparallel.planner.number_types import NUMBER_TYPES
+from ndparallel.planner.numbers import larger
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.software import find_stack
 
@@ -22,11 +23,17 @@ WORDS = {
 } | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp", "host")}
 
 FOLDED = (
-    "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over tensor- and context-parallel ranks too "
-    "(folded expert parallelism, "
-    "Megatron's with expert tensor parallelism 1). Such a plan is priced, but the search leaves it out and "
-    "4d_combined.py does not run it."
+    "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over {others}context-parallel ranks too "
+    "(folded expert parallelism, Megatron's with expert tensor parallelism {etp}). Such a plan is priced, "
+    "but the search leaves it out and 4d_combined.py does not run it."
 )
+
+
+def folded_words(found: Prediction) -> list[str]:
+    """Say over which ranks experts are spread beyond the data-parallel ones."""
+    plan = found.plan
+    others, etp = ("", plan.tp) if found.job.stack.cuts_experts else ("tensor- and ", 1)
+    return [FOLDED.format(plan=plan, others=others, etp=etp)] * is_folded(plan)
 
 
 def layout_words(plan: Plan) -> list[str]:
@@ -50,8 +57,8 @@ def layout_words(plan: Plan) -> list[str]:
 
 
 def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
-    """What else is not as usual, in words: modules that run again, uneven routing, keys and values that are
-    gathered."""
+    """What else is not as usual, in words: modules that run again, uneven routing, experts that tp cuts, keys
+    and values that are gathered."""
     again = plan.modules(job.stack) if plan.recompute == "selective" else ()
     modules = again if again != find_stack(job.stack.name).selective else ()
     imbalance = job.routing_imbalance
@@ -60,6 +67,9 @@ def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
         f"the busiest rank's experts with {imbalance:g} times the mean's rows": imbalance > 1,
         f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
         "keys and values gathered": plan.cp > 1 and job.stack.cp_gathers,
+        f"each expert cut over {plan.tp} tp ranks": job.shape.experts
+        and plan.tp > 1
+        and job.stack.cuts_experts,
     }
     return [*(word for word, holds in words.items() if holds), *state_words(job)]
 
@@ -112,6 +122,28 @@ def groups_across(found: Prediction) -> list[str]:
     """The groups whose messages leave the node."""
     groups = Groups(found.plan, found.job)
     return [name.upper() for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
+
+
+def node_sentences(found: Prediction) -> list[str]:
+    """Where groups do not lie on nodes as whole parts of them."""
+    return [*tensor_parallel_across(found), *assumed_nodes(found)]
+
+
+def tensor_parallel_across(found: Prediction) -> list[str]:
+    """Say by which links a tensor-parallel group leaves a node, and what it waits for its messages."""
+    job, tp, links = found.job, found.plan.tp, Groups(found.plan, found.job).tp
+    if links.nodes == 1:
+        return []
+    ports = 1 if job.stack.executed else int(larger(1, links.per_node * links.rail_share))
+    port, together = (si(number * links.across_bandwidth, "B/s") for number in (1, ports))
+    leaves = f"{ports} ports of {port}, together {together}" if ports > 1 else f"one port of {port}"
+    waits = found.step.breakdown["tp"]
+    return [
+        f"TP{tp} lies on {links.nodes} nodes of {count(job.hardware.gpus_per_node, 'GPU')}: its messages "
+        f"leave a node by {leaves}, where links inside have {si(links.inside_bandwidth, 'B/s')}. It waits "
+        f"{si(waits, 's')} for them, {waits / found.seconds:.1%} of the step; --what-if gpus_per_node={tp} "
+        "prices it inside a node."
+    ]
 
 
 def assumed_nodes(found: Prediction) -> list[str]:
@@ -231,6 +263,6 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {room_words(found)}",
         *imbalance_sentences(found),
         *assumed_links(found.job, int(found.plan.gpus)),
-        *assumed_nodes(found),
-        *([FOLDED.format(plan=found.plan)] if is_folded(found.plan) else []),
+        *node_sentences(found),
+        *folded_words(found),
     ]

@@ -188,7 +188,7 @@ def divisibility_violations(name: str, degree: int, rules: list[Rule]) -> Iterat
 
 
 def expert_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
-    some, ranks = job.shape.experts, plan.tp * plan.cp * plan.dp
+    some = job.shape.experts
     if plan.ep == 1:
         return
     if some is None:
@@ -198,17 +198,25 @@ def expert_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
         )
         return
     yield from divisibility_violations("ep", plan.ep, expert_rules(some.experts))
+    ranks, whose = spread_over(job, plan)
     if ranks % plan.ep:
         near = near_divisors(ranks, plan.ep)
         yield Violation(
             "ranks not divisible by ep",
-            f"ep={plan.ep} does not divide tp*cp*dp = {ranks}, whose ranks the experts are spread over; "
-            f"nearest: {near}.",
+            f"ep={plan.ep} does not divide {whose} are spread over; nearest: {near}.",
         )
     elif plan.dp % plan.ep:
         yield Violation(
             FOLDED, f"ep={plan.ep} does not divide dp={plan.dp}; nearest: {near_divisors(plan.dp, plan.ep)}."
         )
+
+
+def spread_over(job: TrainingJob, plan: Plan) -> tuple[int, str]:
+    """How many ranks of a stage have other experts or hold the same ones, and which ranks they are."""
+    ranks = plan.cp * plan.dp
+    if job.stack.cuts_experts:
+        return ranks, f"cp*dp = {ranks}, whose ranks experts that tp cuts"
+    return plan.tp * ranks, f"tp*cp*dp = {plan.tp * ranks}, whose ranks the experts"
 
 
 def shards_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:

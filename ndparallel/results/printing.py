@@ -5,8 +5,9 @@ Idea   What is no terminal gets `WIDTH` columns and no colours, so that a pipe's
        a pipe.
 """
 
+import re
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -17,13 +18,26 @@ from ndparallel.engines.world import launched_size
 from ndparallel.results.report import json_text
 
 
+class WithoutTrailingBlanks:
+    """Standard output, for a console that fills its lines up with blanks."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(re.sub(r" +(?=\n)", "", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+
 def plain_console(most: int = WIDTH) -> tuple[Console, int]:
     """Where to print, and how wide a table or a paragraph may be, at `most`. Words are printed as they are:
     no markup, no emoji codes."""
     of_launcher = launched_size() > 1
     width = None if sys.stdout.isatty() and not of_launcher else most
     terminal = False if of_launcher else None  # None lets rich find out
-    console = Console(width=width, force_terminal=terminal, highlight=False, emoji=False, markup=False)
+    file = cast(TextIO, WithoutTrailingBlanks())
+    console = Console(
+        file=file, width=width, force_terminal=terminal, highlight=False, emoji=False, markup=False
+    )
     return console, min(console.width, most)
 
 

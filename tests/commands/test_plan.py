@@ -4,14 +4,17 @@ import argparse
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from ndparallel.commands.command_line import main
 from ndparallel.commands.explain import explained
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.describe import headline, sentences
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.planner.step.pipeline import PipelineTimer
@@ -364,6 +367,31 @@ def test_what_is_not_as_usual_is_said(capsys):
     )
     said = " ".join(capsys.readouterr().out.split())
     assert "full recomputation of 4 layers a stage, keys and values gathered." in said
+
+
+@pytest.mark.parametrize(("command", "options"), [
+    ("plan", ["--tp", "16"]), ("explain", ["--tp", "16"]), ("plan", ["--fix", "tp=16"]),
+])  # fmt: skip
+def test_a_tp_group_on_several_nodes_is_told_once(command, options, capsys):
+    """Of a search, where the plan to take has one."""
+    job = ["--model", "llama-3-8b", "--gpus", "16", "--global-batch", "16"]
+    assert main([command, *job, *options]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("TP16 lies on 2 nodes of 8 GPUs: its messages leave a node by 8 ports of 45") == 1
+
+
+def test_a_plan_says_that_tp_cuts_experts_and_where_they_are_spread_then():
+    mixture = TrainingJob(
+        find_model("mixtral-8x7b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64
+    )
+    cutting = replace(mixture, stack=replace(mixture.stack, expert_tp=True))
+    folded = Plan(tp=4, cp=2, dp=4, ep=8, sequence_parallel=True)
+    whole, cut = (predict(job, folded) for job in (mixture, cutting))
+    assert "cut over" not in headline(whole) and "each expert cut over 4 tp ranks" in headline(cut)
+    assert "spread over tensor- and context-parallel ranks too" in sentences(whole, 1e12)[-1]
+    (said,) = [line for line in sentences(cut, 1e12) if line.startswith("EP8 does not divide DP4")]
+    assert "spread over context-parallel ranks too" in said and "expert tensor parallelism 4)" in said
+    assert "cut over" not in headline(predict(cutting, Plan(dp=8, ep=8)))
 
 
 def test_explain_says_what_a_plan_counts_where_all_to_alls_hide_beside_another_microbatch(capsys):

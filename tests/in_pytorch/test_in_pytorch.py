@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -119,8 +120,14 @@ def test_on_3_processes_a_strategy_computes_one_gpus_loss_or_refuses_in_a_senten
 @pytest.mark.parametrize("odd", ["batch 8, 5 microbatches", "more than the text"])
 def test_what_fits_no_strategy_is_refused(odd):
     refused = [name for name, said in odd_jobs().items() if isinstance(said[odd], str)]
-    in_microbatches = [name for name in odd_jobs() if name.startswith(("3d", "0d_single_gpu 4", "4d"))]
+    in_microbatches = [
+        name for name in odd_jobs() if name.startswith(("3d", "0d_single_gpu microbatches", "4d"))
+    ]
     assert set(in_microbatches) <= set(refused)
+
+
+def test_no_strategy_that_takes_any_number_of_microbatches_has_one_in_its_name():
+    assert not [name for name in odd_jobs() if re.search(r"\d+ microbatches", name)]
 
 
 @pytest.fixture

@@ -138,6 +138,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         stack = replace(stack, dispatcher=draw(st.sampled_from([*fields.DISPATCHERS])))
     if job.shape.experts:
         stack = replace(stack, fused_permutation=draw(st.booleans()), fused_router=draw(st.booleans()))
+        stack = replace(stack, expert_tp=plan.tp > 1 and draw(st.booleans()))
     stack = replace(stack, gradient_bytes=draw(st.sampled_from([2, 4])))
     stack = replace(stack, cp_gathers=cp > 1 and draw(st.booleans()))
     if plan.recompute == "selective":
@@ -355,14 +356,50 @@ def test_rows_beside_another_microbatch_and_graphs_are_written_with_what_they_ne
     step = emit_megatron(on(job_of(), graphs="step"), Plan(dp=8))
     assert "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad" in step
     assert "expert-tensor-parallel" not in words and "expert-tensor-parallel-size 1" in emit_megatron(
-        MIXTRAL, replace(PIPELINE, tp=2, sequence_parallel=True)
+        MIXTRAL, in_halves := replace(PIPELINE, tp=2, sequence_parallel=True)
     )
+    assert "expert-tensor-parallel-size 2" in emit_megatron(on(MIXTRAL, expert_tp=True), in_halves)
     capacious = replace(on(MIXTRAL, graphs="router", dispatcher="deepep"), capacity_factor=1.5)
     assert "--moe-expert-capacity-factor 1.5" in emit_megatron(capacious, PIPELINE)
     assert "pad-expert-input" not in words + step, "rows of experts in graphs of a step are padded, no others"
 
 
+CUT = on(MIXTRAL, expert_tp=True)
+BIASED = replace(CUT, shape=replace(CUT.shape, biases=("qkv", "output", "mlp")))
+
+
+@pytest.mark.parametrize(("words", "cut", "noted"), [
+    ("--tensor-model-parallel-size 4", True, "--expert-tensor-parallel-size: 4"),
+    ("--tensor-model-parallel-size 4 --expert-tensor-parallel-size 4", True, ""),
+    ("--tensor-model-parallel-size 4 --expert-tensor-parallel-size 1", False, ""),
+    ("--tensor-model-parallel-size 4 --expert-tensor-parallel-size 2", False,
+     "--expert-tensor-parallel-size 2 is not modelled: experts stay whole, on the ranks of ep."),
+    ("--expert-tensor-parallel-size 2", False, "--expert-tensor-parallel-size 2 is not modelled"),
+    ("--tensor-model-parallel-size 4 --deepspeed", False, ""),
+    ("--tensor-model-parallel-size 4 --deepspeed --enable-expert-tensor-parallelism", True,
+     "--expert-tensor-parallel-size: 4"),
+])  # fmt: skip
+def test_tp_cuts_experts_where_a_script_does_not_say_otherwise(words, cut, noted):
+    """megatron/core/parallel_state.py: expert_tensor_parallel_size is that of tp by default; in Megatron-
+    DeepSpeed experts are whole by default (megatron/core/tensor_parallel/layers.py)."""
+    found = read_megatron(f"{LINE} --num-experts 8 --sequence-parallel {words}", H100)
+    assert found.job.stack.cuts_experts == cut
+    said = [note for note in found.notes if "--expert-tensor-parallel-size" in note]
+    assert noted in "".join(said) and bool(said) == bool(noted)
+
+
+def test_a_script_whose_experts_tp_cuts_cannot_spread_them_over_tp_too():
+    """The world size, 16 GPUs, is no multiple of etp*ep = 32 (megatron/core/parallel_state.py)."""
+    degrees = "--tensor-model-parallel-size 4 --expert-model-parallel-size 8 --sequence-parallel"
+    assert (
+        read_megatron(f"{LINE} --num-experts 8 {degrees} --expert-tensor-parallel-size 1", H100).plan.ep == 8
+    )
+    with pytest.raises(UserError, match="ep=8 does not divide cp\\*dp = 4, whose ranks experts that tp cuts"):
+        read_megatron(f"{LINE} --num-experts 8 {degrees}", H100)
+
+
 @pytest.mark.parametrize(("job", "changes", "said"), [
+    (BIASED, {"tp": 2, "sequence_parallel": True}, "experts with biases that tp cuts: give --expert-tensor"),
     (BESIDE, {"chunks": 1, "schedule": "1f1b"}, "in a pipeline of one chunk: take several"),
     (on(BESIDE, dispatcher="allgather"), {}, "with the dispatcher allgather: take another"),
     (BESIDE, {"recompute": "full"}, "where experts are recomputed: recompute less"),

@@ -406,16 +406,6 @@ def test_the_command_line_takes_settings_and_arguments(tmp_path, capsys):
         "A=1; (( A > 0 && A < 3 )) && A=5",
         "A=1; [[ -v A ]] && A=5",
         "A=1; if [[ -v B ]]; then A=5; else A=6; fi",
-    ],
-)
-def test_bash_agrees_on_what_a_test_lets_run(script):
-    done = subprocess.run(["bash", "-c", f'{script}\necho "$A"'], capture_output=True, text=True, check=True)
-    assert read_script(script).variables["A"] == [done.stdout.strip()]
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
         "N=8; if (( N > 4 )); then A=2; else A=3; fi",
         "N=8; if (( N % 3 == 2 && ($N / 4) >= 2 || N == 0 )); then A=2; else A=3; fi",
         "N=8; if (( N < 4 )) || [ $N = 8 ]; then A=2; else A=3; fi",
@@ -427,7 +417,7 @@ def test_bash_agrees_on_what_a_test_lets_run(script):
         'A=4; let A=A*2; let "A -= 1"',
     ],
 )
-def test_bash_agrees_on_arithmetic_conditions_and_loops_that_do_not_begin(script):
+def test_bash_agrees_on_tests_arithmetic_and_loops_that_do_not_begin(script):
     done = subprocess.run(["bash", "-c", f'{script}\necho "$A"'], capture_output=True, text=True, check=True)
     assert read_script(script).variables["A"] == [done.stdout.strip()]
 
@@ -509,6 +499,15 @@ def test_whether_a_script_is_there_that_is_included_is_seen_and_else_it_is_not_k
     assert "Included and not found: 'gone.sh'" in read_megatron(gone, H100, folder=tmp_path).notes[0]
     with pytest.raises(UserError, match="--set LAYERS=VALUE"):
         read_megatron(f"LAYERS=4\nif $HERE; then source small.sh; fi\n{SIZED}", H100, folder=tmp_path)
+
+
+@pytest.mark.parametrize(("name", "layers"), [
+    ("config.env", 8), (".env", 8), ("small.cfg", 8), ("activate", 4), ("notes.txt", 4),
+])  # fmt: skip
+def test_a_file_of_variables_is_read_whose_ending_says_so(name, layers, tmp_path):
+    (tmp_path / name).write_text("export LAYERS=8  # of the small one")
+    found = read_megatron(f"LAYERS=4\nset -a; . ./{name}; set +a\n{SIZED}", H100, folder=tmp_path)
+    assert found.job.shape.layers == layers
 
 
 def test_a_script_that_includes_itself_is_read_once_and_what_is_wrong_in_it_has_its_name(tmp_path):

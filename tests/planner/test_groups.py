@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu import CLASSROOM
-from ndparallel.planner.describe import assumed_nodes
+from gpu import CLASSROOM, si
+from ndparallel.planner.describe import assumed_nodes, tensor_parallel_across
 from ndparallel.planner.groups import GroupLinks, Groups
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
@@ -102,3 +102,20 @@ def test_groups_that_do_not_fill_a_node_are_said_to_leave_the_rest_of_it_idle(ha
     job = TrainingJob(model, accelerator(hardware), find_stack("megatron-core"), 4096, gpus)
     told = assumed_nodes(predict(job, plan))
     assert len(told) == bool(said) and all(line.startswith(said) for line in told)
+
+
+@pytest.mark.parametrize(("tp", "node", "software", "said"), [
+    (8, 8, "megatron-core", ""),
+    (8, 4, "megatron-core", "by 4 ports of 45.0 GB/s, together 180 GB/s, where links inside have 360 GB/s"),
+    (8, 4, "deepspeed-2021", "by one port of 45.0 GB/s, where links inside have 360 GB/s."),
+    (32, 8, "megatron-core", "by 8 ports of 45.0 GB/s, together 360 GB/s, where"),
+])  # fmt: skip
+def test_a_tp_group_on_several_nodes_is_told_with_its_links_and_what_it_waits(tp, node, software, said):
+    hardware = replace(H100, gpus_per_node=node)
+    job = TrainingJob(find_model("llama-3-8b"), hardware, find_stack(software), 4096, 8)
+    told = tensor_parallel_across(found := predict(job, Plan(tp=tp)))
+    assert len(told) == bool(said) and all(said in line for line in told)
+    for line in told:
+        waits = found.step.breakdown["tp"]
+        assert line.startswith(f"TP{tp} lies on {tp // node} nodes of {node} GPUs: its messages leave a node")
+        assert f"It waits {si(waits, 's')} for them, {waits / found.seconds:.1%} of the step" in line

@@ -10,7 +10,15 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import check, check_model, is_folded, violations, why_not, width_rules
+from ndparallel.planner.legality import (
+    FOLDED,
+    check,
+    check_model,
+    is_folded,
+    violations,
+    why_not,
+    width_rules,
+)
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
 from ndparallel.search.space import runs
@@ -75,6 +83,16 @@ def test_tp_cuts_experts_only_where_their_software_does():
     cutting = replace(small, stack=replace(small.stack, expert_tp=True))
     widths = [[rule.what for rule in width_rules(job) if not rule.holds(8)] for job in (small, cutting)]
     assert ["1408" in " ".join(each) for each in widths] == [False, True]
+
+
+def test_experts_that_tp_cuts_are_spread_over_the_ranks_that_tp_leaves():
+    """Megatron-Core's world size is a multiple of etp*ep*pp (megatron/core/parallel_state.py)."""
+    mixture, folded = replace(LLAMA, shape=find_model("deepseek-v3")), Plan(tp=8, cp=2, dp=4, ep=16)
+    cutting = replace(mixture.stack, expert_tp=True)
+    assert broken(folded, mixture) == [FOLDED]
+    said = "ep=16 does not divide cp*dp = 8, whose ranks experts that tp cuts are spread over; nearest: 8."
+    assert sentence(folded, mixture, stack=cutting) == said
+    assert broken(replace(folded, ep=8), mixture, stack=cutting) == [FOLDED], "over cp, and not over tp"
 
 
 def test_widths_that_a_dtype_does_not_take_are_refused_at_any_tp():

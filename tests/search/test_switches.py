@@ -7,7 +7,9 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.dense import lists_of
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
@@ -128,6 +130,17 @@ def test_experts_that_tp_cuts_wait_longer_for_their_rows():
         time_step(what_if(Variant(MIXTURE, 32), f"etp={word}").job, PLAN).breakdown for word in ("1", "tp")
     )
     assert cut["tp"] > whole["tp"] and cut["ep"] > whole["ep"]
+
+
+def test_rows_go_over_tp_as_often_as_they_came_over_ep():
+    """Top-2 of 8 experts on 8 ranks: all-to-all brings both choices of a token, DeepEP a token once to
+    each of the 15/8 ranks that it goes to in the mean, all-gather the rows of all (the groups expt_tp and
+    tp_ep of megatron/core/transformer/moe/token_dispatcher.py)."""
+    sizes = {}
+    for name in DISPATCHERS:
+        job = what_if(what_if(Variant(MIXTURE, 32), "etp=tp"), f"dispatcher={name}").job
+        sizes[name], _ = (op.bytes for op in lists_of(job, PLAN).experts_forward() if "tp all_to_all" in op)
+    assert sizes["alltoall"] / 2 == sizes["deepep"] / (15 / 8) == sizes["allgather"] / 8
 
 
 def test_experts_that_tp_cuts_take_a_tp_th_of_the_bytes():

@@ -51,6 +51,18 @@ class ExpertLists(LayerParts):
         """Rows that the experts of the busiest rank multiply: of all its tp ranks, where tp cuts experts."""
         return self.arriving * self.share.tp if self.stack.expert_tp else self.arriving
 
+    @property
+    def chosen(self):
+        """Rows of the tokens that chose an expert of the rank, one for each."""
+        return self.received / self.moe.top_k * distinct(self.share.ep, self.moe)
+
+    @property
+    def shared_over_tp(self):
+        """Rows that all tp ranks need where tp cuts experts, as they came over ep."""
+        if self.dispatcher.gathers:
+            return self.share.rows * self.share.ep
+        return self.chosen if self.dispatcher.once else self.received
+
     def experts_forward(self) -> list:
         shared = self.shared(False)
         return [
@@ -138,11 +150,10 @@ class ExpertLists(LayerParts):
         received = way.received + way.sorts * (self.local_experts > 1) * (self.share.ep > 1)
         received += 0 if self.stack.fused_permutation else way.unfused
         received += way.pads if self.share.number_type.kernels and self.share.dropless else 0
-        arriving = self.arriving / self.moe.top_k * distinct(self.share.ep, self.moe)
         return (
             way.own * self.own_rows
             + way.sent * self.routed
-            + way.arriving * arriving
+            + way.arriving * self.chosen
             + received * self.received
         )
 
@@ -193,12 +204,12 @@ class ExpertLists(LayerParts):
 
     def over_tp(self) -> list:
         """What brings all rows to all tp ranks where tp cuts experts, and sorts them by expert."""
-        size = self.received * self.shape.hidden
         several = self.stack.routing_in_full and self.share.ep * self.share.tp > 1
-        sort = [self.elementwise("sort", size, 2)] if several else []
+        sort = [self.elementwise("sort", self.received * self.shape.hidden, 2)] if several else []
         if not self.stack.expert_tp:
             return sort
-        return [CollectiveOp("tp all_to_all", "all_to_all", "tp", size * self.itemsize), *sort]
+        size = self.shared_over_tp * self.shape.hidden * self.itemsize
+        return [CollectiveOp("tp all_to_all", "all_to_all", "tp", size), *sort]
 
     def unshared(self) -> list:
         """Every tp rank has routed its own rows; without sequence parallelism all need all of them."""

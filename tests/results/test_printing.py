@@ -1,0 +1,31 @@
+"""What all commands print with: lines of a table or a paragraph, in any width."""
+
+import pytest
+
+from ndparallel.commands.command_line import main
+from ndparallel.results.printing import plain_console, prose
+from ndparallel.results.tables import quiet_table
+
+
+@pytest.mark.parametrize("words", [
+    "mesh --tp 2 --dp 4", "schedule gpipe 1f1b", "exercise", "collective all_reduce",
+    "plan --model llama-3-8b --gpus 8 --global-batch 8 --tp 2 --what-if gpus=16",
+])  # fmt: skip
+def test_no_line_of_a_command_ends_in_blanks(words, capsys):
+    assert main(words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("most", [20, 45, 100])
+def test_a_console_prints_the_same_words_without_blanks_at_the_ends_of_lines(most, capsys):
+    console, width = plain_console(most)
+    console.print(quiet_table(("what", "words"), [("one", "a"), ("two", "several words of a cell")], width))
+    console.print(prose("A paragraph of words that is longer than a narrow line.  ", width))
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if line != line.rstrip()] == []
+    assert (
+        "one" in printed
+        and printed.split()[-2:] == ["narrow", "line."]
+        and max(map(len, printed.splitlines())) <= most
+    )
