@@ -16,10 +16,12 @@ import pytest
 from gpu import si
 from ndparallel.commands.advise import doubts
 from ndparallel.commands.command_line import main
+from ndparallel.commands.scaling import above_one
 from ndparallel.planner.job import Plan
 from ndparallel.planner.number_types import NUMBER_TYPES
-from ndparallel.planner.prediction import PLAN_FIELDS, predict
+from ndparallel.planner.prediction import PLAN_FIELDS, Prediction, predict
 from ndparallel.search.advice import Advice
+from ndparallel.search.scaling import Point
 from ndparallel.search.search import search
 from ndparallel.search.what_if import Variant, what_if
 from tests.search.test_search import job
@@ -434,3 +436,42 @@ def test_a_plan_without_a_pipeline_says_that_the_schedule_that_was_asked_for_doe
     assert main([*job.split(), *pp]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert ("It has no pipeline, so that zb-v does not count: --pp asks for one." in words) == said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dtype", "nvfp4"], "h100 does not multiply nvfp4"),
+        (["--software", "pocket"], "software pocket is the lessons' own"),
+        (["--sequence", "10000000000000"], "sequence is 10000000000000; a search takes"),
+        (["--gpus", "123456789012345"], "gpus is 123456789012345; a search takes"),
+        (["--sizes", "1099511627776"], "gpus is 1099511627776; a search takes"),
+    ],
+)
+def test_scaling_refuses_a_job_that_no_size_can_have(options, said, capsys):
+    assert main(["scaling", *JOB, "--sizes", "4", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error: {said}")
+
+
+def test_scaling_says_of_which_batch_nothing_fits_and_that_shares_of_whole_sequences_differ(capsys):
+    job = ["--model", "llama-3-8b", "--hardware", "a100-40", "--gpus", "8", "--global-batch", "12"]
+    out = printed(capsys, "scaling", *job, "--sizes", "1,8")
+    assert "Batch 2: none of" in out and "Batch 12: none of" in out
+    assert "a GPU's share of them differs" in out
+    assert "share of them" not in printed(capsys, "scaling", *JOB, "--sizes", "4,16")
+
+
+def test_scaling_blames_memory_for_an_efficiency_above_one_only_where_the_fastest_plan_is_slower():
+    def point(gpus: int, tokens: float, fastest: float) -> Point:
+        best, first = (
+            cast(Prediction, SimpleNamespace(tokens_per_second_per_gpu=each, plan=Plan(dp=gpus)))
+            for each in (tokens, fastest)
+        )
+        return Point(gpus, 8, best, "", None, first)
+
+    few = point(8, 100.0, 104.0)
+    (simplest,) = above_one([few, point(16, 103.0, 103.0)])
+    (memory,) = above_one([few, point(16, 110.0, 110.0)])
+    assert "the fastest has an efficiency of 104.0%" in simplest and "no plan that fits on 8" in memory
+    assert not [*above_one([few, point(16, 100.0, 110.0)])]
