@@ -128,6 +128,20 @@ def test_what_if_says_of_one_plan_where_it_no_longer_fits(capsys):
     assert capsys.readouterr().out.count("does not fit") == 1
 
 
+def test_what_if_says_that_the_plan_as_it_is_does_not_fit_and_where_it_fits_tightly(capsys):
+    job = ["plan", "--model", "llama-3-70b", "--gpus", "8", "--global-batch", "64", "--tp", "8"]
+    out = printed(capsys, *job, "--timeline", "none", "--what-if", "memory=172GB").partition("what if")[2]
+    before, after = (" ".join(part.split()) for part in out.split("memory=172GB"))
+    assert before.endswith("does not fit") and "fits tightly" in after
+
+
+@pytest.mark.parametrize("change", ["gpus=12", "global_batch=6", "heads=31", "dtype=nvfp4"])
+@pytest.mark.parametrize("plan", [["--tp", "2", "--dp", "8"], ["--fix", "tp=2", "--fix", "dp=8"]])
+def test_what_cannot_be_after_a_change_names_the_change(change, plan, capsys):
+    assert main(["plan", *JOB, *plan, "--what-if", change]) == 2
+    assert f"--what-if {change}" in capsys.readouterr().err
+
+
 def test_what_if_of_one_plan_keeps_its_degrees(capsys):
     found = record(
         capsys,
