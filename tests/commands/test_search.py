@@ -489,3 +489,22 @@ def test_scaling_blames_memory_for_an_efficiency_above_one_only_where_the_fastes
     (memory,) = above_one([few, point(16, 110.0, 110.0)])
     assert "the fastest has an efficiency of 104.0%" in simplest and "no plan that fits on 8" in memory
     assert not [*above_one([few, point(16, 100.0, 110.0)])]
+
+
+def test_advise_says_which_plans_cannot_be_launched_and_what_predictions_cannot_tell_apart(capsys):
+    """The fastest way of the guides has ZeRO-1, which torchtitan has not."""
+    mixture = ["--model", "mixtral-8x7b", "--gpus", "128", "--global-batch", "256", "--sequence", "8192"]
+    out = " ".join(printed(capsys, "advise", *mixture, "--software", "torchtitan").split())
+    assert "Their plan cannot be launched by its framework: torchtitan 0.3.0 has no ZeRO-1" in out
+    assert "longer than the best. " in out, "7%, which is no error of a comparison"
+    close = ["--model", "llama-3-70b", "--hardware", "a100-40", "--gpus", "64", "--global-batch", "100"]
+    out = " ".join(printed(capsys, "advise", *close).split())
+    assert "longer than the best, which predictions cannot tell apart." in out and "launched by" not in out
+    assert "megatron" in record(capsys, "advise", *close)["advised"]["launched_by"]
+
+
+def test_a_plan_that_is_timed_in_any_case_is_timed_once(capsys):
+    one = ["--model", "gpt2", "--gpus", "1", "--global-batch", "1", "--sequence", "512"]
+    out = " ".join(printed(capsys, "advise", *one).split())
+    assert "3 legal plans, of which 3 fit" in out and "for 3 plans the step itself" in out
+    assert "The search finds no plan that is faster than the guides'." in out
