@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from gpu import si
+from ndparallel.base.errors import UserError
 from ndparallel.commands.plan import job_words
 from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.planner.describe import assumed_nodes, room_words, shared_ports_named
@@ -45,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.published:
+        if job_words(arguments):
+            raise UserError("--published is of jobs that were run: leave out the options of another job.")
         return show_published(arguments.json)
     typed, arguments = arguments, with_defaults(arguments)
     with progress() as announce:

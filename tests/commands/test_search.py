@@ -508,3 +508,8 @@ def test_a_plan_that_is_timed_in_any_case_is_timed_once(capsys):
     out = " ".join(printed(capsys, "advise", *one).split())
     assert "3 legal plans, of which 3 fit" in out and "for 3 plans the step itself" in out
     assert "The search finds no plan that is faster than the guides'." in out
+
+
+def test_published_layouts_are_of_jobs_of_their_own(capsys):
+    assert main(["advise", "--published", *JOB]) == 2
+    assert "leave out the options of another job" in capsys.readouterr().err
