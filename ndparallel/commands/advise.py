@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from gpu import si
+from ndparallel.base.errors import UserError
 from ndparallel.commands.plan import job_words
+from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.planner.describe import node_sentences, room_words, shared_ports_named
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options
@@ -25,6 +27,7 @@ from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import GUIDES, Advice, advise
+from ndparallel.search.kinds import margin
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compare_layout
 from ndparallel.search.tables import certainty, effort_words, memory_words, ranking, tighter_sentences
 
@@ -43,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.published:
+        if job_words(arguments):
+            raise UserError("--published is of jobs that were run: leave out the options of another job.")
         return show_published(arguments.json)
     typed, arguments = arguments, with_defaults(arguments)
     with progress() as announce:
@@ -92,14 +97,24 @@ def conclusion(advice: Advice) -> str:
     if advice.longer_than_best is None:
         return "The guides end in no plan that is legal and fits; the search does."
     if advice.longer_than_best < 0.0005:
-        return "The guides find a plan that no other beats."
-    return f"The guides' plan takes {advice.longer_than_best:.1%} longer than the best."
+        return "The search finds no plan that is faster than the guides'."
+    best = advice.found.best
+    alike = advice.longer_than_best <= margin(best.job, best.plan)
+    return (
+        f"The guides' plan takes {advice.longer_than_best:.1%} longer than the best"
+        f"{', which predictions cannot tell apart' * alike}."
+    )
 
 
 def doubts(advice: Advice) -> list[str]:
-    """Say which of both plans may not fit after all."""
+    """Say which of both plans may not fit after all, and which its framework cannot launch."""
     plans = {"Their plan": advice.advised, "The best plan": advice.found.best}
-    return [room_words(found, name) for name, found in plans.items() if found and found.is_tight]
+    both = {name: found for name, found in plans.items() if found}
+    refused = {name: own_refusal(found.job, found.plan) for name, found in both.items()}
+    return [
+        *(room_words(found, name) for name, found in both.items() if found.is_tight),
+        *(f"{name} cannot be launched by its framework: {why}" for name, why in refused.items() if why),
+    ]
 
 
 def show_published(json: bool) -> int:

@@ -15,6 +15,7 @@ Limit  The default rate is that of Llama 3's 16,384 GPUs (arXiv 2407.21783, tabl
 
 import argparse
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -100,10 +101,11 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     best = max(rows, key=lambda row: row["simulated_goodput"])
     lasts = goodput.duration(cluster, best["interval_seconds"], arguments.days, arguments.seed)
+    tolerable = goodput.tolerable_intervals(cluster, step_seconds)
     if arguments.json:
-        print_json(document(cluster, rows, lasts, arguments.seed))
+        print_json(document(cluster, rows, tolerable, lasts, arguments.seed))
     else:
-        show(cluster, rows, best, lasts)
+        show(cluster, rows, [*sentences(best, tolerable, lasts)])
     return 0
 
 
@@ -198,28 +200,35 @@ def row(cluster: FailureModel, name: str, interval: float, seed: int) -> dict[st
 # ------------------------------------------------------------------------------------------- what is answered
 
 
-def document(cluster: FailureModel, rows: list[dict[str, Any]], lasts: Duration, seed: int) -> dict[str, Any]:
+def document(
+    cluster: FailureModel,
+    rows: list[dict[str, Any]],
+    tolerable: tuple[float, float],
+    lasts: Duration,
+    seed: int,
+) -> dict[str, Any]:
     head = asdict(cluster) | {"mtbf_seconds": cluster.mtbf_seconds, "seed": seed}
     return head | {
         "intervals": rows,
-        "tolerable_interval_seconds": goodput.tolerable_intervals(cluster),
+        "tolerable_interval_seconds": tolerable,
         "training": asdict(lasts),
     }
 
 
-def show(cluster: FailureModel, rows: list[dict[str, Any]], best: dict[str, Any], lasts: Duration) -> None:
+def show(cluster: FailureModel, rows: list[dict[str, Any]], said: list[str]) -> None:
     (console, width), title = plain_console(), "Goodput"
+    several = cluster.gpus > 1
     head = (
-        f"{title}  {cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)}, each failing "
-        f"{cluster.failures_per_gpu_hour:.3g} times an hour: one "
-        f"does every {in_words(cluster.mtbf_seconds)}. A checkpoint stops all for "
+        f"{title}  {cluster.gpus:,} GPU{'s, each' if several else ','} failing "
+        f"{cluster.failures_per_gpu_hour:.3g} times an hour: {'one does' if several else 'it does so'} "
+        f"every {in_words(cluster.mtbf_seconds)}. A checkpoint stops all for "
         f"{in_words(cluster.checkpoint_seconds)}, a failure for "
         f"{in_words(cluster.restart_seconds)}."
     )
     console.print(prose(head, width, bold=title), end="\n\n")
     console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
     console.print()
-    for sentence in sentences(cluster, best, lasts):
+    for sentence in said:
         console.print(prose(sentence, width))
 
 
@@ -228,20 +237,31 @@ def cells(row: dict[str, Any]) -> list[str]:
     return [row["by"], in_words(row["interval_seconds"]), *(f"{row[share]:.1%}" for share in shares)]
 
 
-def sentences(cluster: FailureModel, best: dict[str, Any], lasts: Duration) -> list[str]:
+def sentences(best: dict[str, Any], tolerable: tuple[float, float], lasts: Duration) -> Iterator[str]:
+    """What follows for the training, with the interval that keeps most in the simulation."""
     training = f"training of {three_digits(lasts.work_days)} day{'s' * (lasts.work_days != 1)}"
     if lasts.days is None:
-        return [
-            f"{training.capitalize()} would hardly ever end: a failure comes before the work since the last "
-            "one is kept."
-        ]
-    shortest, longest = (in_words(seconds) for seconds in goodput.tolerable_intervals(cluster))
-    every = in_words(best["interval_seconds"])
-    return [
-        f"Any interval from {shortest} to {longest} keeps at least 99% of what the best one does.",
-        f"With a checkpoint every {every}, {training} takes {lasts.days:.1f} and meets {lasts.failures:,.0f} "
-        f"failures; in 9 of 10 simulated runs {lasts.shortest_days:.1f} to {lasts.longest_days:.1f} days.",
-    ]
+        yield f"{training.capitalize()} would hardly ever end: less than a thousandth of the time is kept."
+        return
+    shortest, longest = map(in_words, tolerable)
+    some = f"Any interval from {shortest} to {longest}" if shortest != longest else f"Only {shortest}"
+    yield f"{some} keeps at least 99% of what the best interval does."
+    yield (
+        f"With a checkpoint every {in_words(best['interval_seconds'])} ({best['by']}), {training} takes "
+        f"{lasts.days:,.1f} and meets {failure_words(lasts)}."
+    )
+
+
+def failure_words(lasts: Duration) -> str:
+    """How many failures a training meets, and how far its simulated runs lie apart."""
+    failures = lasts.failures or 0.0
+    many = f"{failures:,.0f}" if failures >= 10 else f"{failures:{'.1f' if failures >= 1 else '.2g'}}"
+    if lasts.shortest_days is None:
+        return f"{many} failures, by Daly's formula: too many to simulate"
+    return (
+        f"{many} failures on average; in 9 of 10 simulated runs {lasts.shortest_days:,.1f} to "
+        f"{lasts.longest_days:,.1f} days"
+    )
 
 
 def in_words(seconds: float) -> str:

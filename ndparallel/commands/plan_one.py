@@ -113,9 +113,14 @@ def better_than_script(arguments: argparse.Namespace, found: Prediction) -> tupl
 
 def after_changes(changes: Sequence[str], found: Prediction) -> Predictions:
     """What is predicted of the same degrees after every change."""
-    from ndparallel.search.what_if import changed_plan
+    from ndparallel.search.what_if import changed_plan, naming
 
-    return {change: predict(*changed_plan(found.job, found.plan, change)) for change in changes}
+    predictions = {}
+    for change in changes:
+        job, plan = changed_plan(found.job, found.plan, change)
+        with naming(change):
+            predictions[change] = predict(job, plan)
+    return predictions
 
 
 # ---------------------------------------------------------------------------------------------------- printed

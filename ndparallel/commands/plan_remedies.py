@@ -12,9 +12,10 @@ from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.remedies import Remedy, remedies_of_search
 from ndparallel.search.search import NoPlanFits
-from ndparallel.search.tables import first_of
+from ndparallel.search.tables import first_of, memory_words
 
 COLUMNS = ("what would make it fit", "step", "memory", "launched by", "it changes")
+TIGHT = "tight: less memory is left than its prediction may be off by, so that it may not fit after all."
 NONE = "Nothing that is known here would make it fit, nor would more GPUs, as far as they were tried."
 
 
@@ -39,10 +40,13 @@ def show_remedies(console: Console, remedies: list[Remedy]) -> None:
         (
             one.option,
             si(one.found.seconds, "s"),
-            si(float(one.found.fullest.total), "B"),
+            memory_words(one.found),
             first_of(one.launched_by),
             one.kind,
         )
         for one in remedies
     ]
     console.print(quiet_table(COLUMNS, rows, width, words=COLUMNS[-2:]))
+    if any(one.found.is_tight for one in remedies):
+        console.print()
+        console.print(prose(TIGHT, width))

@@ -32,7 +32,7 @@ from ndparallel.search.tables import (
     show_search,
     what_if_json,
 )
-from ndparallel.search.what_if import Variant, what_if
+from ndparallel.search.what_if import Variant, naming, what_if
 from ndparallel.search.why import WhyNot, compare_with_recommended, difference_rows, sentences
 
 MOST_TOP = 1000
@@ -134,12 +134,11 @@ def searched(
 
 
 def searched_then(change: str, cluster: Variant, arguments: argparse.Namespace, wanted: Fixed) -> Prediction:
-    """The plan to take after a change. Raises UserError where none fits then, which has remedies of its
-    own."""
-    try:
-        return searched(what_if(cluster, change), arguments, wanted).recommended
-    except NoPlanFits as none:
-        raise UserError(f"after --what-if {change}, {none.reason}") from None
+    """The plan to take after a change. Raises UserError where there is none then, whose remedies are other
+    ones."""
+    changed = what_if(cluster, change)
+    with naming(change):
+        return searched(changed, arguments, wanted).recommended
 
 
 def memory_from(arguments: argparse.Namespace) -> dict[str, float]:

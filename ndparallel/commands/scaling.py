@@ -10,6 +10,7 @@ Idea   Weak scaling gives every GPU the same share of a batch that grows, strong
 import argparse
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 
 from rich.table import Table
 
@@ -83,26 +84,40 @@ def show(curves: Curves) -> None:
         console.print(prose(f"{way} scaling", width, bold=f"{way} scaling"), end="\n\n")
         console.print(table_of(points, width))
         console.print()
-    for reason in dict.fromkeys(
-        point.why_not for points in curves.values() for point in points if point.why_not
-    ):
-        console.print(prose(reason, width))
-    console.print(prose(NOTE, width))
-    for sentence in dict.fromkeys(sentence for points in curves.values() for sentence in above_one(points)):
+    each = [point for points in curves.values() for point in points]
+    reasons = [f"Batch {point.global_batch}: {point.why_not}" for point in each if point.why_not]
+    above = [sentence for points in curves.values() for sentence in above_one(points)]
+    for sentence in dict.fromkeys([*reasons, NOTE, *rounded(curves["weak"]), *above]):
         console.print(prose(sentence, width))
+
+
+def rounded(points: list[Point]) -> list[str]:
+    """Say where a GPU's share of the batch is not the same on all sizes."""
+    shares = {Fraction(point.global_batch, point.gpus) for point in points}
+    return [ROUNDED] * (len(shares) > 1)
 
 
 def above_one(points: list[Point]) -> Iterator[str]:
     """Say why an efficiency is above 100%."""
     base = base_of(points)
-    if base and base.best and any((point.efficiency(base) or 0) > SHOWN_ABOVE_ONE for point in points):
-        few, plan = count(base.gpus, "GPU"), name_of(base.best.plan)
+    most = max((point.efficiency(base) or 0 for point in points), default=0)
+    if most <= SHOWN_ABOVE_ONE or not (base and base.best and base.fastest):
+        return
+    few, plan = count(base.gpus, "GPU"), name_of(base.best.plan)
+    fastest = base.fastest.tokens_per_second_per_gpu / base.best.tokens_per_second_per_gpu
+    if most > fastest * SHOWN_ABOVE_ONE:
         yield (
             f"Efficiency is above 100% where no plan that fits on {few} takes as little of a GPU's time for "
             f"a token as those on more: there it is {plan}."
         )
+    else:
+        yield (
+            f"Efficiency is above 100% as the plan to take on {few}, {plan}, is the simplest of those that "
+            f"predictions cannot tell apart: the fastest has an efficiency of {fastest:.1%}."
+        )
 
 
+ROUNDED = "In weak scaling batches are whole sequences: a GPU's share of them differs a little between sizes."
 SHOWN_ABOVE_ONE = 1.005  # what is not 100% in whole percent
 NOTE = (
     "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table "

@@ -161,12 +161,12 @@ def losses(row: Row) -> dict[str, float]:
 
 
 def least_memory(rows: Sequence[Row], alone: Measurement | None) -> Iterator[str]:
+    """Name all strategies that need the least, as far as it is shown."""
     if rows and alone and alone.peak_memory_bytes:
-        least = min(rows, key=lambda row: row["peak_memory_bytes"]["total"])
-        bytes_here, bytes_alone = (
-            peak["total"] for peak in (least["peak_memory_bytes"], alone.peak_memory_bytes)
-        )
+        needed = {row["name"]: row["peak_memory_bytes"]["total"] for row in rows}
+        least = si(min(needed.values()), "B")
+        names = [name for name, total in needed.items() if si(total, "B") == least]
         yield (
-            f"{least['name']} needs the least memory a GPU: {si(bytes_here, 'B')}, where one GPU alone needs "
-            f"{si(bytes_alone, 'B')}."
+            f"{listed(names)} need{'s' * (len(names) == 1)} the least memory a GPU: {least}, where one GPU "
+            f"alone needs {si(alone.peak_memory_bytes['total'], 'B')}."
         )

@@ -157,9 +157,10 @@ def assumed_nodes(found: Prediction) -> list[str]:
         return []
     size = max(partial.values())
     used = node - node % size
+    grouped = listed([f"{name} in groups of {size} GPUs" for name, size in partial.items()])
     return [
-        f"{listed([*partial])} in groups of {size} GPUs are priced inside a node: of its {node} GPUs {used} "
-        f"are taken to be used, and {node - used} idle (--what-if gpus_per_node={used}, and "
+        f"{grouped} {'is' if len(partial) == 1 else 'are'} priced inside a node: of its {node} "
+        f"GPUs {used} are taken to be used, and {node - used} idle (--what-if gpus_per_node={used}, and "
         f"--gpus-per-node {used} of `ndparallel mesh`); on all {node} some groups would lie on two nodes."
     ]
 

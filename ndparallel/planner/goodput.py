@@ -36,6 +36,7 @@ HOUR, DAY = 3600.0, 86_400.0
 LLAMA_3_FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
 FAILURES_IN_A_RUN = 4000  # about as many, that a search looks at, for each interval
 MOST_FAILURES = 5000  # after so many a run that gets nowhere is given up
+LEAST_GOODPUT = 1e-3  # of which less is called none
 SEARCHED = 17  # intervals at a time
 RUNS = 100  # simulated for one answer
 
@@ -112,12 +113,16 @@ class Life:
 
 
 def simulate(
-    cluster: FailureModel, interval_seconds: float, work_seconds: float, seed: int | Sequence[int] = 0
+    cluster: FailureModel,
+    interval_seconds: float,
+    work_seconds: float,
+    seed: int | Sequence[int] = 0,
+    most_failures: int = MOST_FAILURES,
 ) -> Life:
     """Train until so much work is kept, from failure to failure; a run that gets nowhere ends after
-    MOST_FAILURES of them."""
+    `most_failures` of them."""
     generator, life, restart = np.random.default_rng(seed), Life(), 0.0
-    while life.kept < work_seconds and life.failures < MOST_FAILURES:
+    while life.kept < work_seconds and life.failures < most_failures:
         until_failure = float(generator.exponential(cluster.mtbf_seconds))
         if until_failure < restart:
             life.restarts += until_failure
@@ -178,9 +183,13 @@ def whole_steps(interval_seconds: float, step_seconds: float) -> float:
 # ---------------------------------------------------------------------------------------------------- answers
 
 
-def tolerable_intervals(cluster: FailureModel, share: float = 0.01) -> tuple[float, float]:
-    """The shortest and the longest interval that loses at most this share of what the best one keeps."""
-    intervals = daly_interval(cluster) * np.geomspace(1e-3, 1e3, 6001)
+def tolerable_intervals(
+    cluster: FailureModel, step_seconds: float = 0.0, share: float = 0.01
+) -> tuple[float, float]:
+    """The shortest and the longest interval, of whole steps where one is given, that loses at most this share
+    of what the best such one keeps."""
+    about = daly_interval(cluster) * np.geomspace(1e-3, 1e3, 6001)
+    intervals = np.unique([whole_steps(float(each), step_seconds) for each in about])
     kept = np.array([expected_goodput(cluster, float(interval)) for interval in intervals])
     near = intervals[kept >= (1 - share) * kept.max()]
     return float(near[0]), float(near[-1])
@@ -188,8 +197,8 @@ def tolerable_intervals(cluster: FailureModel, share: float = 0.01) -> tuple[flo
 
 @dataclass(frozen=True)
 class Duration:
-    """How long a run of `work_days` takes: on average, and in 9 of 10 simulated ones. None where it would
-    never end."""
+    """How long a run of `work_days` takes: on average, and in 9 of 10 simulated ones, which are None where
+    there would be too many failures to simulate. All are None where it would hardly ever end."""
 
     work_days: float
     days: float | None = None
@@ -198,13 +207,26 @@ class Duration:
     failures: float | None = None
 
 
-def duration(cluster: FailureModel, interval_seconds: float, work_days: float, seed: int) -> Duration:
-    """How long so many days of work take where GPUs fail, of RUNS simulated runs with failures of their
-    own."""
+def duration(cluster: FailureModel, interval_seconds: float, work_days: float, seed: int = 0) -> Duration:
+    """How long so many days of work take where GPUs fail, of RUNS simulated runs with failures of their own;
+    by Daly's formula where these would be too long."""
     goodput = expected_goodput(cluster, interval_seconds)
-    if not goodput or work_days * DAY / goodput / cluster.mtbf_seconds > MOST_FAILURES:
+    if goodput < LEAST_GOODPUT:
         return Duration(work_days)
-    lives = [simulate(cluster, interval_seconds, work_days * DAY, [seed, run]) for run in range(RUNS)]
+    expected = work_days / goodput
+    if (failures := expected * DAY / cluster.mtbf_seconds) > MOST_FAILURES:
+        return Duration(work_days, expected, failures=failures)
+    return simulated_duration(cluster, interval_seconds, work_days, seed)
+
+
+def simulated_duration(
+    cluster: FailureModel, interval_seconds: float, work_days: float, seed: int
+) -> Duration:
+    """The same of simulated runs, however many failures one of them meets."""
+    lives = [
+        simulate(cluster, interval_seconds, work_days * DAY, [seed, run], 100 * MOST_FAILURES)
+        for run in range(RUNS)
+    ]
     days = [life.elapsed / DAY for life in lives]
     shortest, longest = np.quantile(days, (0.05, 0.95))
     failures = float(np.mean([life.failures for life in lives]))

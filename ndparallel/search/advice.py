@@ -17,7 +17,7 @@ from math import gcd
 from typing import Any
 
 from gpu import si
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, whose
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.pipeline.catalog import default_schedule
@@ -101,13 +101,18 @@ class Advice:
         longer = self.longer_than_best
         return {
             "branches": [branch.as_dict() for branch in self.branches],
-            "advised": self.advised.as_dict() if self.advised else None,
-            "ways": [way.as_dict() for way in self.ways],
-            "best": self.found.best.as_dict(),
+            "advised": launchable(self.advised) if self.advised else None,
+            "ways": [launchable(way) for way in self.ways],
+            "best": launchable(self.found.best),
             "hides_dispatch": self.found.job.stack.hides_dispatch,
             "longer_than_best_ratio": longer,
             "left_on_the_table_ratio": longer and longer / (1 + longer),  # the same, of the advised step
         }
+
+
+def launchable(found: Prediction) -> dict[str, Any]:
+    """A prediction in JSON's types, with who can launch its plan."""
+    return found.as_dict() | {"launched_by": launched_by(found.job, found.plan)}
 
 
 def advise(job: TrainingJob, gpus: int) -> Advice:

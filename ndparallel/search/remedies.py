@@ -80,6 +80,7 @@ class Remedy:
             "option": self.option,
             "step_seconds": self.found.seconds,
             "memory_bytes": float(self.found.fullest.total),
+            "tight": self.found.is_tight,
             "gpus": int(self.found.plan.gpus),
             "plan": name_of(self.found.plan),
             "launched_by": self.launched_by,

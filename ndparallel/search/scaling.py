@@ -19,7 +19,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import Prediction, legal_and_fits, predict
-from ndparallel.search.search import search
+from ndparallel.search.search import check_job, search
 
 SIZES = (8, 64, 512, 2048, 16384)
 
@@ -45,14 +45,15 @@ USUAL = {
 
 @dataclass(frozen=True)
 class Point:
-    """One size: the best plan, or why there is none; the table's degrees on the same job, where they can
-    be."""
+    """One size: the plan to take, or why there is none; the table's degrees on the same job, where they can
+    be; and the fastest plan, from which predictions may not tell the one to take."""
 
     gpus: int
     global_batch: int
     best: Prediction | None
     why_not: str
     usual: Prediction | None
+    fastest: Prediction | None = None
 
     def efficiency(self, base: "Point | None") -> float | None:
         """Throughput of a GPU, against one of the smallest size."""
@@ -71,7 +72,9 @@ def scale(
     announce: Callable[[str], None] = lambda words: None,
 ) -> Curves:
     """Search on every size. The job's batch is that of `gpus` GPUs: strong scaling keeps it, weak scaling
-    keeps its share of a GPU. Every search is announced."""
+    keeps its share of a GPU. Every search is announced. Raises UserError for a job that no size can have."""
+    for number in (gpus, *sizes):
+        check_job(job, number)
     known: dict[tuple[int, int], Point] = {}
 
     def point(size: int, batch: int) -> Point:
@@ -86,8 +89,9 @@ def scale(
 
 def point_of(job: TrainingJob, gpus: int) -> Point:
     try:
-        best = search(job, gpus, kinds=True).recommended
-        return Point(gpus, job.global_batch, best, "", usual_plan(job, gpus))
+        found = search(job, gpus, kinds=True)
+        usual = usual_plan(job, gpus)
+        return Point(gpus, job.global_batch, found.recommended, "", usual, found.best)
     except UserError as reason:
         return Point(gpus, job.global_batch, None, str(reason), None)
 

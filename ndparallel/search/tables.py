@@ -294,7 +294,7 @@ def first_of(names: Sequence[str]) -> str:
 def show_changes(console: Console, before: Prediction, changed: dict[str, Prediction]) -> None:
     if changed:
         console.print()
-        rows = [("as it is", si(before.seconds, "s"), "-", plan_words(before.plan))]
+        rows = [("as it is", si(before.seconds, "s"), "-", fitting_words(before))]
         rows += [
             (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", fitting_words(now))
             for change, now in changed.items()
@@ -304,7 +304,8 @@ def show_changes(console: Console, before: Prediction, changed: dict[str, Predic
 
 
 def fitting_words(found: Prediction) -> str:
-    return plan_words(found.plan) + ", does not fit" * (found.missing_bytes > 0)
+    fits = ", does not fit" if found.missing_bytes > 0 else ", fits tightly" * found.is_tight
+    return plan_words(found.plan) + fits
 
 
 def what_if_json(changed: dict[str, Prediction]) -> list[dict[str, Any]]:

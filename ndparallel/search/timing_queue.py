@@ -162,10 +162,10 @@ def time_best(
     queue = TimingQueue(job, found, effort)
     timed = time_all(job, also, executor)
     while len(batch := queue.batch(kth_best_seconds(timed, top), below_top_k=len(timed) < top)):
-        timed += time_batch(job, found, queue, batch, executor)
+        timed += time_batch(job, found, queue, batch, also, executor)
     queue.effort = max(0.0, queue.effort) + CERTIFY * effort
     while len(batch := queue.least_bounds(kth_best_seconds(timed, 1) * (1 - SURE))):
-        timed += time_batch(job, found, queue, batch, executor)
+        timed += time_batch(job, found, queue, batch, also, executor)
     return timed, queue
 
 
@@ -183,13 +183,18 @@ def time_tight(
 
 
 def time_batch(
-    job: TrainingJob, found: Candidates, queue: TimingQueue, batch: np.ndarray, executor: Executor | None
+    job: TrainingJob,
+    found: Candidates,
+    queue: TimingQueue,
+    batch: np.ndarray,
+    known: Sequence[Plan],
+    executor: Executor | None,
 ) -> list[Timed]:
-    """Time these plans of the queue, and learn from each."""
+    """Time these plans of the queue, and learn from each; return those that were not known."""
     timed = time_all(job, [found.plan(int(queue.places[place])) for place in batch], executor)
     for place, one in zip(batch, timed):
         queue.learn(place, one.seconds)
-    return timed
+    return [one for one in timed if one.plan not in known]
 
 
 def time_all(job: TrainingJob, plans: Sequence[Plan], executor: Executor | None) -> list[Timed]:

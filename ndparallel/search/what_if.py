@@ -6,7 +6,8 @@ Limit  Hardware figures are those of the data sheet; what is achieved of them st
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -61,6 +62,15 @@ def what_if(cluster: Variant, change: str) -> Variant:
         raise unknown("field of the hardware, the job or the model", name, [*FIELDS, *WORDS])
     field = FIELDS[name]
     return field.write(cluster, new_value(name, field, operator, words, field.read(cluster)))
+
+
+@contextmanager
+def naming(change: str) -> Iterator[None]:
+    """Name the change in what is wrong with a job or a plan after it."""
+    try:
+        yield
+    except UserError as reason:
+        raise UserError(f"after --what-if {change}, {reason}") from None
 
 
 def changed_plan(job: TrainingJob, plan: Plan, change: str) -> tuple[TrainingJob, Plan]:
@@ -173,7 +183,8 @@ def of_job(name: str) -> Field:
 def of_model(name: str) -> Field:
     def write(at: Variant, value: int) -> Variant:
         sizes: dict[str, Any] = {name: value}
-        return replace(at, job=replace(at.job, shape=replace(at.job.shape, **sizes)))
+        with naming(f"{name}={value}"):
+            return replace(at, job=replace(at.job, shape=replace(at.job.shape, **sizes)))
 
     return Field(lambda at: getattr(at.job.shape, name), write)
 

@@ -16,10 +16,12 @@ import pytest
 from gpu import si
 from ndparallel.commands.advise import doubts
 from ndparallel.commands.command_line import main
+from ndparallel.commands.scaling import above_one
 from ndparallel.planner.job import Plan
 from ndparallel.planner.number_types import NUMBER_TYPES
-from ndparallel.planner.prediction import PLAN_FIELDS, predict
+from ndparallel.planner.prediction import PLAN_FIELDS, Prediction, predict
 from ndparallel.search.advice import Advice
+from ndparallel.search.scaling import Point
 from ndparallel.search.search import search
 from ndparallel.search.what_if import Variant, what_if
 from tests.search.test_search import job
@@ -124,6 +126,20 @@ def test_what_if_says_of_one_plan_where_it_no_longer_fits(capsys):
     job = ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8", "--timeline", "none"]
     assert main([*job, "--tp", "8", "--what-if", "memory=1GB", "--what-if", "memory*2"]) == 0
     assert capsys.readouterr().out.count("does not fit") == 1
+
+
+def test_what_if_says_that_the_plan_as_it_is_does_not_fit_and_where_it_fits_tightly(capsys):
+    job = ["plan", "--model", "llama-3-70b", "--gpus", "8", "--global-batch", "64", "--tp", "8"]
+    out = printed(capsys, *job, "--timeline", "none", "--what-if", "memory=172GB").partition("what if")[2]
+    before, after = (" ".join(part.split()) for part in out.split("memory=172GB"))
+    assert before.endswith("does not fit") and "fits tightly" in after
+
+
+@pytest.mark.parametrize("change", ["gpus=12", "global_batch=6", "heads=31", "dtype=nvfp4"])
+@pytest.mark.parametrize("plan", [["--tp", "2", "--dp", "8"], ["--fix", "tp=2", "--fix", "dp=8"]])
+def test_what_cannot_be_after_a_change_names_the_change(change, plan, capsys):
+    assert main(["plan", *JOB, *plan, "--what-if", change]) == 2
+    assert f"--what-if {change}" in capsys.readouterr().err
 
 
 def test_what_if_of_one_plan_keeps_its_degrees(capsys):
@@ -434,3 +450,66 @@ def test_a_plan_without_a_pipeline_says_that_the_schedule_that_was_asked_for_doe
     assert main([*job.split(), *pp]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert ("It has no pipeline, so that zb-v does not count: --pp asks for one." in words) == said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dtype", "nvfp4"], "h100 does not multiply nvfp4"),
+        (["--software", "pocket"], "software pocket is the lessons' own"),
+        (["--sequence", "10000000000000"], "sequence is 10000000000000; a search takes"),
+        (["--gpus", "123456789012345"], "gpus is 123456789012345; a search takes"),
+        (["--sizes", "1099511627776"], "gpus is 1099511627776; a search takes"),
+    ],
+)
+def test_scaling_refuses_a_job_that_no_size_can_have(options, said, capsys):
+    assert main(["scaling", *JOB, "--sizes", "4", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error: {said}")
+
+
+def test_scaling_says_of_which_batch_nothing_fits_and_that_shares_of_whole_sequences_differ(capsys):
+    job = ["--model", "llama-3-8b", "--hardware", "a100-40", "--gpus", "8", "--global-batch", "12"]
+    out = printed(capsys, "scaling", *job, "--sizes", "1,8")
+    assert "Batch 2: none of" in out and "Batch 12: none of" in out
+    assert "a GPU's share of them differs" in out
+    assert "share of them" not in printed(capsys, "scaling", *JOB, "--sizes", "4,16")
+
+
+def test_scaling_blames_memory_for_an_efficiency_above_one_only_where_the_fastest_plan_is_slower():
+    def point(gpus: int, tokens: float, fastest: float) -> Point:
+        best, first = (
+            cast(Prediction, SimpleNamespace(tokens_per_second_per_gpu=each, plan=Plan(dp=gpus)))
+            for each in (tokens, fastest)
+        )
+        return Point(gpus, 8, best, "", None, first)
+
+    few = point(8, 100.0, 104.0)
+    (simplest,) = above_one([few, point(16, 103.0, 103.0)])
+    (memory,) = above_one([few, point(16, 110.0, 110.0)])
+    assert "the fastest has an efficiency of 104.0%" in simplest and "no plan that fits on 8" in memory
+    assert not [*above_one([few, point(16, 100.0, 110.0)])]
+
+
+def test_advise_says_which_plans_cannot_be_launched_and_what_predictions_cannot_tell_apart(capsys):
+    """The fastest way of the guides has ZeRO-1, which torchtitan has not."""
+    mixture = ["--model", "mixtral-8x7b", "--gpus", "128", "--global-batch", "256", "--sequence", "8192"]
+    out = " ".join(printed(capsys, "advise", *mixture, "--software", "torchtitan").split())
+    assert "Their plan cannot be launched by its framework: torchtitan 0.3.0 has no ZeRO-1" in out
+    assert "longer than the best. " in out, "7%, which is no error of a comparison"
+    close = ["--model", "llama-3-70b", "--hardware", "a100-40", "--gpus", "64", "--global-batch", "100"]
+    out = " ".join(printed(capsys, "advise", *close).split())
+    assert "longer than the best, which predictions cannot tell apart." in out and "launched by" not in out
+    assert "megatron" in record(capsys, "advise", *close)["advised"]["launched_by"]
+
+
+def test_a_plan_that_is_timed_in_any_case_is_timed_once(capsys):
+    one = ["--model", "gpt2", "--gpus", "1", "--global-batch", "1", "--sequence", "512"]
+    out = " ".join(printed(capsys, "advise", *one).split())
+    assert "3 legal plans, of which 3 fit" in out and "for 3 plans the step itself" in out
+    assert "The search finds no plan that is faster than the guides'." in out
+
+
+def test_published_layouts_are_of_jobs_of_their_own(capsys):
+    assert main(["advise", "--published", *JOB]) == 2
+    assert "leave out the options of another job" in capsys.readouterr().err

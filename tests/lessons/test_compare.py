@@ -134,7 +134,9 @@ def test_what_to_notice_names_the_fastest_the_largest_losses_and_the_least_memor
     assert speedups in points[0]
     assert points[1] == f"Exposed communication costs most in TP across nodes: {share:.0%} of the step."
     assert points[2].startswith("Bubble costs most in GPipe and 1F1B: ")
-    assert points[3].startswith("TP2 x PP2 x DP2 needs the least memory a GPU: 1.56 MB")
+    assert points[3].startswith("TP2 x PP2 x DP2 and TP outermost need the least memory a GPU: 1.56 MB"), (
+        "all of them"
+    )
 
 
 def test_where_nothing_beats_one_gpu_what_to_notice_says_so(capsys):

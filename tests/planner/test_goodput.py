@@ -138,6 +138,44 @@ def test_a_cluster_that_never_gets_anywhere_is_given_up(capsys):
     assert "would hardly ever end" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "days"),
+    [("--gpus 8 --days 10000000", 1e7 / 0.999), ("--gpus 1000000 --days 5", 5 / 0.0262)],
+)
+def test_what_meets_too_many_failures_to_simulate_is_not_called_endless(options, days, capsys):
+    assert main(["goodput", *options.split(), "--json"]) == 0
+    training = json.loads(capsys.readouterr().out)["training"]
+    assert training["days"] == pytest.approx(days, rel=0.01) and training["shortest_days"] is None
+    assert main(["goodput", *options.split()]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert (
+        "hardly ever end" not in out and "too many to simulate" in out and f"{training['days']:,.1f}" in out
+    )
+
+
+def test_no_simulated_run_of_a_training_is_cut_short():
+    """Eight MTBFs without a failure come after 3,000 failures on average, in one run of 20 after 9,000."""
+    rare = machine(1000.0, 1.0, 0.0)
+    longest = goodput.duration(rare, 8000.0, 8000.0 / goodput.DAY).longest_days
+    assert longest and longest * goodput.DAY / rare.mtbf_seconds > 1.3 * goodput.MOST_FAILURES
+
+
+def test_intervals_that_keep_99_percent_are_whole_steps_where_a_step_is_given(capsys):
+    """One step of an hour keeps 80%, and two keep 66%: nothing between them can be."""
+    hour = goodput.tolerable_intervals(LLAMA_3, 3600.0)
+    assert hour == (3600.0, 3600.0)
+    assert all(each % 90 == 0 for each in goodput.tolerable_intervals(LLAMA_3, 90.0))
+    assert main(["goodput", "--gpus", "16384", "--step", "1h"]) == 0
+    assert "Only 1 h keeps at least 99%" in capsys.readouterr().out
+
+
+def test_few_failures_are_not_rounded_to_none_and_one_gpu_is_one(capsys):
+    assert main(["goodput", "--gpus", "8", "--days", "54"]) == 0
+    assert "meets 0.16 failures on average" in " ".join(capsys.readouterr().out.split())
+    assert main(["goodput", "--gpus", "1"]) == 0
+    assert "1 GPU, failing" in capsys.readouterr().out
+
+
 # ------------------------------------------------------------------------------------------------ the command
 
 

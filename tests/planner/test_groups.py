@@ -90,8 +90,9 @@ def test_hardware_that_says_nothing_of_leaves_has_none():
 @pytest.mark.parametrize(
     ("hardware", "gpus", "degrees", "said"),
     [
-        ("gb200", 1152, {"ep": 64}, "EP in groups of 64 GPUs are priced inside a node: of its 72 GPUs 64"),
-        ("h100", 48, {"pp": 8}, "DP in groups of 6 GPUs are priced inside a node: of its 8 GPUs 6"),
+        ("gb200", 1152, {"ep": 64}, "EP in groups of 64 GPUs is priced inside a node: of its 72 GPUs 64"),
+        ("gb200", 128, {"tp": 16, "cp": 2}, "TP in groups of 16 GPUs and CP in groups of 32 GPUs are priced"),
+        ("h100", 48, {"pp": 8}, "DP in groups of 6 GPUs is priced inside a node: of its 8 GPUs 6"),
         ("h100", 64, {"tp": 8}, ""),
         ("gb200", 72, {"ep": 8}, ""),
     ],

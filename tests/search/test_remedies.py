@@ -131,3 +131,13 @@ def test_a_change_after_which_nothing_fits_is_one_sentence_of_its_own(capsys):
     assert main(words.split()) == 2
     out, err = capsys.readouterr()
     assert out == "" and "after --what-if memory=4GB, none of" in err and "what would make" not in err
+
+
+def test_a_remedy_that_fits_by_less_than_memory_is_known_is_marked_tight(capsys):
+    words = "plan --model llama-3-70b --gpus 8 --global-batch 64 --tp 8"
+    tight = {each["option"]: each["tight"] for each in answer(capsys, words)["remedies"]}
+    more = next(option for option in tight if option.startswith("--gpus 16"))
+    assert tight[more] and not tight["--half --moments 8bit"]
+    assert main(words.split()) == 0
+    out = capsys.readouterr().out
+    assert out.count(" tight ") == sum(tight.values()) and "tight: less memory is left" in out
