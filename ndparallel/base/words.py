@@ -52,6 +52,12 @@ def compare_durations(seconds: float, other_seconds: float) -> str:
     return f"takes {longer[1:]} {'longer' if longer[0] == '+' else 'less time'}"
 
 
+def change_in(seconds: float, other_seconds: float) -> str:
+    """Write by how much a duration differs from another: "+1.5%", from ten times on "64x"."""
+    times = seconds / other_seconds
+    return f"{times:,.3g}x" if times >= 10 else f"{times - 1:+.1%}"
+
+
 def paragraph(words: str, width: int) -> str:
     """Break a text into lines of at most `width` characters."""
     glued = SPACE_BEFORE_UNIT.sub(NO_BREAK, words)

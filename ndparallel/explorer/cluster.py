@@ -15,7 +15,7 @@ from typing import Any
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.options import Parser
-from ndparallel.base.words import three_digits
+from ndparallel.base.words import change_in, three_digits
 from ndparallel.explorer.lanes import lanes
 from ndparallel.explorer.setup import Knob, checked, command, knobs_and_reason, words
 from ndparallel.hardware.accelerator import data_sheets
@@ -280,7 +280,7 @@ def change_of(asked: PlanQuestion, found: Prediction) -> dict[str, Any] | None:
         "change": change,
         "row": now.as_dict(),
         "cells": cells(now),
-        "text": f"{change}: {si(now.seconds, 's')}, {now.seconds / found.seconds - 1:+.1%}. "
+        "text": f"{change}: {si(now.seconds, 's')}, {change_in(now.seconds, found.seconds)}. "
         f"{plan_words(now.plan)}",
     }
 

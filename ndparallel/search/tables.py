@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpu import si
-from ndparallel.base.words import WIDTH, count, listed
+from ndparallel.base.words import WIDTH, change_in, count, listed
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
 from ndparallel.planner.describe import (
     assumed_links,
@@ -296,7 +296,7 @@ def show_changes(console: Console, before: Prediction, changed: dict[str, Predic
         console.print()
         rows = [("as it is", si(before.seconds, "s"), "-", fitting_words(before))]
         rows += [
-            (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", fitting_words(now))
+            (change, si(now.seconds, "s"), change_in(now.seconds, before.seconds), fitting_words(now))
             for change, now in changed.items()
         ]
         columns, width = ("what if", "step", "change", "plan"), min(console.width, WIDTH)

@@ -5,7 +5,16 @@ import sys
 import pytest
 
 from ndparallel.base.errors import UserError, find_choice, print_error, unknown
-from ndparallel.base.words import choices, compare_durations, count, folded, listed, paragraph, three_digits
+from ndparallel.base.words import (
+    change_in,
+    choices,
+    compare_durations,
+    count,
+    folded,
+    listed,
+    paragraph,
+    three_digits,
+)
 
 
 def test_one_is_singular():
@@ -35,6 +44,14 @@ def test_of_many_numbers_to_choose_from_only_the_nearest_are_named():
 )
 def test_durations_never_have_a_sign(seconds, words):
     assert compare_durations(seconds, 1.0) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(1.0, "+0.0%"), (0.875, "-12.5%"), (9.5, "+850.0%"), (64.0, "64x"), (4.75e13, "4.75e+13x")],
+)
+def test_a_change_of_ten_times_and_more_is_no_percentage(seconds, words):
+    assert change_in(seconds, 1.0) == words
 
 
 @pytest.mark.parametrize(
