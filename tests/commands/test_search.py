@@ -491,6 +491,17 @@ def test_scaling_blames_memory_for_an_efficiency_above_one_only_where_the_fastes
     assert not [*above_one([few, point(16, 100.0, 110.0)])]
 
 
+def test_what_its_framework_cannot_launch_is_said_once_with_the_reason_and_who_can(capsys):
+    """OLMo 2 has norms behind attention and MLP, and the guides' plan is the best."""
+    olmo = ["--model", "olmo-2-13b", "--gpus", "32", "--global-batch", "128"]
+    reason = "Megatron-Core 0.19.2 has no flags for norms behind attention and MLP, or one norm for both."
+    out = " ".join(printed(capsys, "plan", *olmo).split())
+    assert f"{reason} DeepSpeed 0.19.6 can launch it, at speeds of its own." in out
+    out = " ".join(printed(capsys, "advise", *olmo).split())
+    assert f"Their plan and the best plan cannot be launched by their framework: {reason}" in out
+    assert out.count(reason) == 1
+
+
 def test_advise_says_which_plans_cannot_be_launched_and_what_predictions_cannot_tell_apart(capsys):
     """The fastest way of the guides has ZeRO-1, which torchtitan has not."""
     mixture = ["--model", "mixtral-8x7b", "--gpus", "128", "--global-batch", "256", "--sequence", "8192"]
