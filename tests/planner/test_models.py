@@ -445,6 +445,14 @@ def test_a_file_is_read_where_its_path_cannot_be_a_name(tmp_path, monkeypatch):
     assert find_model("phi-4").layers == 40 and find_model("./phi-4").layers == 12
 
 
+def test_a_folder_is_read_by_its_config(tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    assert "checkpoint/config.json: cannot be read: no such file" in refusal(find_model, str(folder))
+    (folder / "config.json").write_text(json.dumps(presets()["gpt2"]["config"]), encoding="utf-8")
+    assert find_model(str(folder)).name == "checkpoint"
+
+
 # --- config.json
 
 
@@ -599,7 +607,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path, content, sentence):
 
 
 def test_a_directory_or_no_file_is_named(tmp_path):
-    assert refusal(find_model, str(tmp_path)) == f"{tmp_path}: this is a directory; name a file in it."
+    assert refusal(from_huggingface, tmp_path) == f"{tmp_path}: this is a directory; name a file in it."
     assert "cannot be read: no such file" in refusal(find_model, str(tmp_path / "config.json"))
     assert "unknown model or file 'a\\x00b'" in refusal(find_model, "a\x00b")
     assert refusal(from_huggingface, "a\x00b/config.json")

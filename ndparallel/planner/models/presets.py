@@ -24,12 +24,14 @@ ON_THE_HUB = re.compile("^huggingface.co/(([^/]+)/[^,]+), ")
 
 def find_model(name_or_path: str) -> ModelShape:
     """Return the preset of one of its names, in capitals or not, or the model that the config.json at that
-    path describes.
+    path, or in that folder, describes. A name goes before a path: ./gpt2 is no name.
 
     Raises UserError, with the nearest name, where there is neither, and whatever `from_huggingface` raises.
     """
     if name := preset_named(name_or_path):
         return preset(name)
+    if os.path.isdir(name_or_path):
+        return from_huggingface(Path(name_or_path, "config.json"))
     if name_or_path.lower().endswith(".json") or os.path.exists(name_or_path):
         return from_huggingface(name_or_path)
     raise unknown("model or file", name_or_path[:80], presets())
