@@ -14,6 +14,7 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import listed
 from ndparallel.commands.plan import job_words
 from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.planner.describe import node_sentences, room_words, shared_ports_named
@@ -108,13 +109,18 @@ def conclusion(advice: Advice) -> str:
 
 def doubts(advice: Advice) -> list[str]:
     """Say which of both plans may not fit after all, and which its framework cannot launch."""
-    plans = {"Their plan": advice.advised, "The best plan": advice.found.best}
+    plans = {"their plan": advice.advised, "the best plan": advice.found.best}
     both = {name: found for name, found in plans.items() if found}
-    refused = {name: own_refusal(found.job, found.plan) for name, found in both.items()}
-    return [
-        *(room_words(found, name) for name, found in both.items() if found.is_tight),
-        *(f"{name} cannot be launched by its framework: {why}" for name, why in refused.items() if why),
-    ]
+    tight = [room_words(found, name.capitalize()) for name, found in both.items() if found.is_tight]
+    refused: dict[str, list[str]] = {}
+    for name, found in both.items():
+        refused.setdefault(own_refusal(found.job, found.plan), []).append(name)
+    return [*tight, *(refused_words(names, why) for why, names in refused.items() if why)]
+
+
+def refused_words(names: list[str], why: str) -> str:
+    their = "their" if names[1:] else "its"
+    return f"{listed(names).capitalize()} cannot be launched by {their} framework: {why}"
 
 
 def show_published(json: bool) -> int:

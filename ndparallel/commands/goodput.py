@@ -254,7 +254,8 @@ def sentences(best: dict[str, Any], tolerable: tuple[float, float], lasts: Durat
 
 def failure_words(lasts: Duration) -> str:
     """How many failures a training meets, and how far its simulated runs lie apart."""
-    failures = lasts.failures or 0.0
+    if not (failures := lasts.failures or 0.0):
+        return f"no failure in any of {goodput.RUNS} simulated runs"
     many = f"{failures:,.0f}" if failures >= 10 else f"{failures:{'.1f' if failures >= 1 else '.2g'}}"
     if lasts.shortest_days is None:
         return f"{many} failures, by Daly's formula: too many to simulate"

@@ -19,7 +19,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief, visible
-from ndparallel.base.words import count
+from ndparallel.base.words import count, three_digits
 from ndparallel.planner.describe import plan_words
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, with_defaults
@@ -94,7 +94,10 @@ def show(curves: Curves) -> None:
 def rounded(points: list[Point]) -> list[str]:
     """Say where a GPU's share of the batch is not the same on all sizes."""
     shares = {Fraction(point.global_batch, point.gpus) for point in points}
-    return [ROUNDED] * (len(shares) > 1)
+    if len(shares) < 2:
+        return []
+    least, most = (three_digits(float(share)) for share in (min(shares), max(shares)))
+    return [f"In weak scaling batches are whole sequences: a GPU's share is from {least} to {most} of them."]
 
 
 def above_one(points: list[Point]) -> Iterator[str]:
@@ -117,7 +120,6 @@ def above_one(points: list[Point]) -> Iterator[str]:
         )
 
 
-ROUNDED = "In weak scaling batches are whole sequences: a GPU's share of them differs a little between sizes."
 SHOWN_ABOVE_ONE = 1.005  # what is not 100% in whole percent
 NOTE = (
     "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table "

@@ -147,21 +147,22 @@ def tensor_parallel_across(found: Prediction) -> list[str]:
 
 
 def assumed_nodes(found: Prediction) -> list[str]:
-    """Say how many GPUs of a node are in use where groups that are priced inside one do not fill it; else
-    some of them would lie on two nodes."""
-    node, groups = found.job.hardware.gpus_per_node, Groups(found.plan, found.job)
-    inside = [(name, links) for name in ("tp", "cp", "ep", "dp") if (links := groups.links(name)).nodes == 1]
-    sizes = {name.upper(): int(links.ranks * links.stride) for name, links in inside if links.ranks > 1}
-    partial = {name: size for name, size in sizes.items() if node % size}
-    if found.job.stack.executed or found.plan.gpus <= node or not partial:
+    """Say how many GPUs of a node are in use where groups, or their parts in a node, do not fill it; else
+    some of them would be cut by its end."""
+    node, sizes, words = found.job.hardware.gpus_per_node, [], []
+    for name in ("tp", "cp", "ep", "dp"):
+        links = Groups(found.plan, found.job).links(name)
+        here = -(-links.ranks // links.nodes)
+        if here > 1 and node % (size := int(here * links.stride)):
+            sizes.append(size)
+            words.append(f"{name.upper()} in {'parts' if links.nodes > 1 else 'groups'} of {size} GPUs")
+    if found.job.stack.executed or found.plan.gpus <= node or not sizes:
         return []
-    size = max(partial.values())
-    used = node - node % size
-    grouped = listed([f"{name} in groups of {size} GPUs" for name, size in partial.items()])
+    used = node - node % max(sizes)
     return [
-        f"{grouped} {'is' if len(partial) == 1 else 'are'} priced inside a node: of its {node} "
+        f"{listed(words)} {'is' if len(words) == 1 else 'are'} priced inside a node: of its {node} "
         f"GPUs {used} are taken to be used, and {node - used} idle (--what-if gpus_per_node={used}, and "
-        f"--gpus-per-node {used} of `ndparallel mesh`); on all {node} some groups would lie on two nodes."
+        f"--gpus-per-node {used} of `ndparallel mesh`); on all {node} some would be cut by the end of a node."
     ]
 
 

@@ -30,12 +30,13 @@ class GroupLinks:
     rail_share: Any = 1.0  # of its rails, that a collective uses
 
     @cached_property
-    def per_node(self):
-        return smaller(larger(self.hardware.gpus_per_node // self.stride, 1), self.ranks)
+    def nodes(self):
+        return -(-self.ranks // larger(self.hardware.gpus_per_node // self.stride, 1))
 
     @cached_property
-    def nodes(self):
-        return -(-self.ranks // self.per_node)
+    def per_node(self):
+        """Ranks of the group in each of its nodes, rounded down where not all can have as many."""
+        return self.ranks // self.nodes
 
     @cached_property
     def bandwidth(self):

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gpu import si
 from ndparallel.base.words import WIDTH, change_in, count, listed
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, own_refusal, whose
 from ndparallel.planner.describe import (
     assumed_links,
     bound,
@@ -229,7 +229,8 @@ def launch_words(found: Found) -> str:
         also = f", and so can {listed(others)}, at speeds of their own" * bool(others)
         return f"{listed(own)} can launch it{also}."
     if others:
-        return f"Of {job.stack.name} it has no launch script; {listed(others)} can launch it."
+        speeds = f"at speeds of {'their' if others[1:] else 'its'} own"
+        return f"{own_refusal(job, plan)} {listed(others)} can launch it, {speeds}."
     return f"No framework here can launch it: {FRAMEWORKS[mine[0]].refusal(job, plan)}"
 
 

@@ -251,7 +251,7 @@ def drops_tokens(stated: Any, note: Any) -> float | None:
 def cuts_experts(stated: Any, framework: str, tp: int, ep: int) -> bool:
     """Return whether tp cuts experts, too: Megatron-Core's expert tensor parallelism is tp where nobody says
     otherwise (megatron/core/parallel_state.py). Recipes with DeepEP or a hybrid dispatcher say otherwise."""
-    return stated is None and tp > 1 and ep > 1 and bool(re.search("nemo|megatron", framework))
+    return stated in (None, tp) and tp > 1 and ep > 1 and bool(re.search("nemo|megatron", framework))
 
 
 def number_type_of(precision: Any, framework: str) -> str:

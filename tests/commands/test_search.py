@@ -472,8 +472,8 @@ def test_scaling_says_of_which_batch_nothing_fits_and_that_shares_of_whole_seque
     job = ["--model", "llama-3-8b", "--hardware", "a100-40", "--gpus", "8", "--global-batch", "12"]
     out = printed(capsys, "scaling", *job, "--sizes", "1,8")
     assert "Batch 2: none of" in out and "Batch 12: none of" in out
-    assert "a GPU's share of them differs" in out
-    assert "share of them" not in printed(capsys, "scaling", *JOB, "--sizes", "4,16")
+    assert "a GPU's share is from 1.5 to 2 of them" in out
+    assert "a GPU's share" not in printed(capsys, "scaling", *JOB, "--sizes", "4,16")
 
 
 def test_scaling_blames_memory_for_an_efficiency_above_one_only_where_the_fastest_plan_is_slower():
@@ -489,6 +489,17 @@ def test_scaling_blames_memory_for_an_efficiency_above_one_only_where_the_fastes
     (memory,) = above_one([few, point(16, 110.0, 110.0)])
     assert "the fastest has an efficiency of 104.0%" in simplest and "no plan that fits on 8" in memory
     assert not [*above_one([few, point(16, 100.0, 110.0)])]
+
+
+def test_what_its_framework_cannot_launch_is_said_once_with_the_reason_and_who_can(capsys):
+    """OLMo 2 has norms behind attention and MLP, and the guides' plan is the best."""
+    olmo = ["--model", "olmo-2-13b", "--gpus", "32", "--global-batch", "128"]
+    reason = "Megatron-Core 0.19.2 has no flags for norms behind attention and MLP, or one norm for both."
+    out = " ".join(printed(capsys, "plan", *olmo).split())
+    assert f"{reason} DeepSpeed 0.19.6 can launch it, at speeds of its own." in out
+    out = " ".join(printed(capsys, "advise", *olmo).split())
+    assert f"Their plan and the best plan cannot be launched by their framework: {reason}" in out
+    assert out.count(reason) == 1
 
 
 def test_advise_says_which_plans_cannot_be_launched_and_what_predictions_cannot_tell_apart(capsys):

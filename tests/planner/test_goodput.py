@@ -172,6 +172,10 @@ def test_intervals_that_keep_99_percent_are_whole_steps_where_a_step_is_given(ca
 def test_few_failures_are_not_rounded_to_none_and_one_gpu_is_one(capsys):
     assert main(["goodput", "--gpus", "8", "--days", "54"]) == 0
     assert "meets 0.16 failures on average" in " ".join(capsys.readouterr().out.split())
+    assert main(["goodput", "--gpus", "1", "--days", "1"]) == 0
+    assert "takes 1.0 and meets no failure in any of 100 simulated runs." in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert main(["goodput", "--gpus", "1"]) == 0
     assert "1 GPU, failing" in capsys.readouterr().out
 

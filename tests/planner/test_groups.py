@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,18 @@ def test_a_group_lies_on_nodes_and_leaves_where_its_ranks_do(ranks, stride, node
     assert links.spread_bandwidth == port * (0.5 if len(leaves) > 1 else 1)
     hops = [hardware.across if a != b else hardware.inside for a, b in zip(nodes, nodes[1:])]
     assert links.ring_latency_seconds == pytest.approx(sum(hop.latency_seconds for hop in hops))
+
+
+@given(ranks=st.integers(1, 40), stride=powers, node=powers)
+def test_a_group_that_cannot_fill_its_nodes_has_as_many_ranks_in_one_as_in_another(ranks, stride, node):
+    """A ring leaves a node by the ports of its ranks there: those of the fewest bound it."""
+    links = GroupLinks(ranks, stride, fabric(node, node))
+    assert links.nodes == len({rank * stride // max(node, stride) for rank in range(ranks)})
+    assert links.per_node == min(len(part) for part in np.array_split(range(ranks), links.nodes))
+    ports = links.per_node * links.across_bandwidth
+    assert links.bandwidth == (
+        min(links.inside_bandwidth, ports) if links.nodes > 1 else links.inside_bandwidth
+    )
 
 
 @given(ranks=powers, stride=powers, node=powers, nodes_per_leaf=powers)
@@ -91,16 +104,19 @@ def test_hardware_that_says_nothing_of_leaves_has_none():
     ("hardware", "gpus", "degrees", "said"),
     [
         ("gb200", 1152, {"ep": 64}, "EP in groups of 64 GPUs is priced inside a node: of its 72 GPUs 64"),
-        ("gb200", 128, {"tp": 16, "cp": 2}, "TP in groups of 16 GPUs and CP in groups of 32 GPUs are priced"),
+        ("gb200", 128, {"tp": 16, "cp": 2}, "TP in groups of 16 GPUs, CP in groups of 32 GPUs and DP in"),
         ("h100", 48, {"pp": 8}, "DP in groups of 6 GPUs is priced inside a node: of its 8 GPUs 6"),
+        ("h100", 48, {"tp": 12}, "TP in parts of 6 GPUs is priced inside a node: of its 8 GPUs 6"),
+        ("h100", 48, {"tp": 6}, "TP in groups of 6 GPUs is priced inside a node: of its 8 GPUs 6"),
+        ("gb200", 128, {"tp": 8}, "DP in parts of 64 GPUs is priced inside a node: of its 72 GPUs 64"),
         ("h100", 64, {"tp": 8}, ""),
         ("gb200", 72, {"ep": 8}, ""),
     ],
 )
 def test_groups_that_do_not_fill_a_node_are_said_to_leave_the_rest_of_it_idle(hardware, gpus, degrees, said):
-    model = find_model("deepseek-v3" if "ep" in degrees else "llama-3-8b")
+    model = find_model("deepseek-v3" if "ep" in degrees else "gpt3-175b")
     plan = Plan(dp=gpus // degrees.get("tp", 1) // degrees.get("pp", 1), **degrees)
-    job = TrainingJob(model, accelerator(hardware), find_stack("megatron-core"), 4096, gpus)
+    job = TrainingJob(model, accelerator(hardware), find_stack("megatron-core"), 2048, gpus)
     told = assumed_nodes(predict(job, plan))
     assert len(told) == bool(said) and all(line.startswith(said) for line in told)
 
@@ -109,14 +125,15 @@ def test_groups_that_do_not_fill_a_node_are_said_to_leave_the_rest_of_it_idle(ha
     (8, 8, "megatron-core", ""),
     (8, 4, "megatron-core", "by 4 ports of 45.0 GB/s, together 180 GB/s, where links inside have 360 GB/s"),
     (8, 4, "deepspeed-2021", "by one port of 45.0 GB/s, where links inside have 360 GB/s."),
+    (12, 8, "megatron-core", "by 6 ports of 45.0 GB/s, together 270 GB/s, where"),
     (32, 8, "megatron-core", "by 8 ports of 45.0 GB/s, together 360 GB/s, where"),
 ])  # fmt: skip
 def test_a_tp_group_on_several_nodes_is_told_with_its_links_and_what_it_waits(tp, node, software, said):
     hardware = replace(H100, gpus_per_node=node)
-    job = TrainingJob(find_model("llama-3-8b"), hardware, find_stack(software), 4096, 8)
+    job = TrainingJob(find_model("gpt3-175b"), hardware, find_stack(software), 2048, 8)
     told = tensor_parallel_across(found := predict(job, Plan(tp=tp)))
     assert len(told) == bool(said) and all(said in line for line in told)
     for line in told:
         waits = found.step.breakdown["tp"]
-        assert line.startswith(f"TP{tp} lies on {tp // node} nodes of {node} GPUs: its messages leave a node")
+        assert line.startswith(f"TP{tp} lies on {-(-tp // node)} nodes of {node} GPUs: its messages")
         assert f"It waits {si(waits, 's')} for them, {waits / found.seconds:.1%} of the step" in line

@@ -413,7 +413,13 @@ def test_a_preset_is_found_in_capitals_and_a_slip_is_put_right():
         ("openai/gpt-oss-120b", "gpt-oss-120b"),
         ("llama-3.3-70b", "llama-3-70b"),
         ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-8b"),
+        ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama-3-70b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("google/gemma-3-27b-it", "gemma-3-27b"),
+        ("nvidia/Nemotron-4-340B-Instruct", "nemotron-4-340b"),
         ("DeepSeek-R1", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
     ],
 )
 def test_a_preset_is_found_by_its_name_on_the_hub_and_by_that_of_a_model_of_its_sizes(name, preset):
@@ -422,9 +428,29 @@ def test_a_preset_is_found_by_its_name_on_the_hub_and_by_that_of_a_model_of_its_
 
 def test_no_name_of_a_preset_finds_another():
     for name, entry in presets().items():
-        hub = entry["source"].removeprefix("huggingface.co/").removesuffix(", config.json")
-        for each in (name, *entry.get("also", ()), hub if "huggingface" in entry["source"] else name):
+        source = entry["source"].partition(",")[0]
+        hub = [source.removeprefix("huggingface.co/")] if "huggingface" in source else []
+        for each in (name, *entry.get("also", ()), *hub):
             assert find_model(each).name == name
+
+
+@pytest.mark.parametrize("name", ["arXiv 2205.05198", "mistralai/llama-2-7b", "gemma-3-27b-italian", "base"])
+def test_what_only_looks_like_a_name_of_a_preset_finds_none(name):
+    assert "unknown model or file" in refusal(find_model, name)
+
+
+def test_a_file_is_read_where_its_path_cannot_be_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("phi-4").write_text(json.dumps(presets()["gpt2"]["config"]), encoding="utf-8")
+    assert find_model("phi-4").layers == 40 and find_model("./phi-4").layers == 12
+
+
+def test_a_folder_is_read_by_its_config(tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    assert "checkpoint/config.json: cannot be read: no such file" in refusal(find_model, str(folder))
+    (folder / "config.json").write_text(json.dumps(presets()["gpt2"]["config"]), encoding="utf-8")
+    assert find_model(str(folder)).name == "checkpoint"
 
 
 # --- config.json
@@ -581,7 +607,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path, content, sentence):
 
 
 def test_a_directory_or_no_file_is_named(tmp_path):
-    assert refusal(find_model, str(tmp_path)) == f"{tmp_path}: this is a directory; name a file in it."
+    assert refusal(from_huggingface, tmp_path) == f"{tmp_path}: this is a directory; name a file in it."
     assert "cannot be read: no such file" in refusal(find_model, str(tmp_path / "config.json"))
     assert "unknown model or file 'a\\x00b'" in refusal(find_model, "a\x00b")
     assert refusal(from_huggingface, "a\x00b/config.json")

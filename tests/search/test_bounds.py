@@ -12,6 +12,7 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.presets import find_model
@@ -153,6 +154,17 @@ def test_the_bytes_beside_a_bound_are_the_plans_own(schedule):
         for job, plan in legal(schedule, zero, kinds, count=2):
             held = float(lower_bound(job, plan).memory_bytes[0])
             assert held == pytest.approx(float(peak_memory(job, plan).total), rel=ROUNDING), (job, plan)
+
+
+@pytest.mark.parametrize("dispatcher", DISPATCHERS)
+def test_no_step_is_shorter_than_its_bound_where_tp_cuts_experts(dispatcher):
+    near = []
+    for schedule, zero in product(("none", "1f1b", "interleaved"), (0, 1, 2, 3)):
+        for whole, plan in legal(schedule, zero, "experts", count=6):
+            cut = replace(whole.stack, expert_tp=True, dispatcher=dispatcher)
+            if plan.tp > 1 and not any(violations(job := replace(whole, stack=cut), plan)):
+                near.append(bounded(job, plan))
+    assert max(near) <= 1 + ROUNDING and median(near) > 0.9 and len(near) > 20
 
 
 @pytest.mark.parametrize("kinds", EXPERTS)

@@ -667,7 +667,9 @@ def test_memory_is_held_against_what_the_framework_prints():
         *[
             (None, "megatron-core", 2, 8, True),
             (None, "nemo 25.02", 8, 2, True),
+            (2, "megatron-core", 2, 8, True),
             (1, "megatron-core", 2, 8, False),
+            (2, "megatron-core", 4, 8, False),
         ],
         *[
             (None, "torchtitan", 2, 8, False),

@@ -19,17 +19,19 @@ from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.models.sizes import checked_size, head_width
 
 PRESETS = Path(__file__).with_name("presets.json")
-ON_THE_HUB = re.compile("^huggingface.co/(.+), config.json$")
+ON_THE_HUB = re.compile("^huggingface.co/(([^/]+)/[^,]+), ")
 
 
 def find_model(name_or_path: str) -> ModelShape:
     """Return the preset of one of its names, in capitals or not, or the model that the config.json at that
-    path describes.
+    path, or in that folder, describes. A name goes before a path: ./gpt2 is no name.
 
     Raises UserError, with the nearest name, where there is neither, and whatever `from_huggingface` raises.
     """
     if name := preset_named(name_or_path):
         return preset(name)
+    if os.path.isdir(name_or_path):
+        return from_huggingface(Path(name_or_path, "config.json"))
     if name_or_path.lower().endswith(".json") or os.path.exists(name_or_path):
         return from_huggingface(name_or_path)
     raise unknown("model or file", name_or_path[:80], presets())
@@ -43,23 +45,27 @@ def presets() -> dict[str, dict[str, Any]]:
 
 
 def preset_named(name: str) -> str | None:
-    """Return the preset that has this name: its own, that of a model of the very same sizes, or its source's
+    """Return the preset that has this name: its own, that of a model of the very same sizes, or one of these
     on the Hugging Face Hub. Capitals, hyphens, and suffixes that change no size make no difference."""
     return presets_by_name().get(plain(name))
 
 
 @cache
 def presets_by_name() -> dict[str, str]:
-    return {
-        plain(each): name
-        for name, entry in presets().items()
-        for each in (name, *entry.get("also", ()), *ON_THE_HUB.findall(entry["source"]))
-    }
+    return {plain(each): name for name, entry in presets().items() for each in names_of(name, entry)}
+
+
+def names_of(name: str, entry: dict[str, Any]) -> list[str]:
+    """Return all names of a preset: its own, those of models of its sizes, and those of their owner's
+    repositories on the Hub, its source among them."""
+    own = [name, *entry.get("also", ())]
+    found = ON_THE_HUB.findall(entry["source"])
+    return [*own, *(path for path, _ in found), *(f"{owner}/{each}" for _, owner in found for each in own)]
 
 
 def plain(name: str) -> str:
     """Strip a name of all that makes no difference: Llama-3.1-8B-Instruct becomes llama3.18b."""
-    return re.sub(r"\(.*\)|[-_ ]|instruct|base|meta", "", name.lower())
+    return re.sub(r"\(.*\)|meta|[-_ ](instruct|base|chat|hf|it|pt)(?![a-z0-9])|[-_ ]", "", name.lower())
 
 
 @cache
