@@ -36,6 +36,7 @@ HOUR, DAY = 3600.0, 86_400.0
 LLAMA_3_FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
 FAILURES_IN_A_RUN = 4000  # about as many, that a search looks at, for each interval
 MOST_FAILURES = 5000  # after so many a run that gets nowhere is given up
+FAR_BEYOND = 100 * MOST_FAILURES  # no run of a training that is simulated meets so many
 LEAST_GOODPUT = 1e-3  # of which less is called none
 SEARCHED = 17  # intervals at a time
 RUNS = 100  # simulated for one answer
@@ -224,8 +225,7 @@ def simulated_duration(
 ) -> Duration:
     """The same of simulated runs, however many failures one of them meets."""
     lives = [
-        simulate(cluster, interval_seconds, work_days * DAY, [seed, run], 100 * MOST_FAILURES)
-        for run in range(RUNS)
+        simulate(cluster, interval_seconds, work_days * DAY, [seed, run], FAR_BEYOND) for run in range(RUNS)
     ]
     days = [life.elapsed / DAY for life in lives]
     shortest, longest = np.quantile(days, (0.05, 0.95))

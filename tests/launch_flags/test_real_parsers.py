@@ -14,6 +14,8 @@ import pytest
 from ndparallel.launch_flags.frozen import megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
+from ndparallel.launch_flags.torchtitan_models import MODELS
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
 from tests.support.launch_plans import jobs_and_plans, recipes
 
@@ -69,13 +71,23 @@ def test_sixty_scripts_pass_megatrons_own_parser_and_its_transformer_config(scri
     assert {name: wrong for name, wrong in said.items() if wrong} == {}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="torchtitan is not installed")
-def test_recipes_pass_torchtitans_own_parser_and_its_models_have_our_parameters(tmp_path):
-    """But llama-3-405b, whose own configuration asks for torchao and a GPU, and moonlight, whose asks for
-    torchvision."""
-    asked = {
+def recipes_asked() -> dict[str, tuple[TrainingJob, Plan]]:
+    """All but those of llama-3-405b, whose own configuration asks for torchao and a GPU, and of moonlight,
+    whose asks for torchvision."""
+    return {
         name: (job, plan) for name, job, plan in recipes() if not name.startswith(("llama-3-405b", "moon"))
     }
+
+
+def test_torchtitan_is_asked_for_forty_six_recipes_of_all_its_models_but_two():
+    asked = recipes_asked()
+    assert len(asked) == 46
+    assert {name.split()[0] for name in asked} == MODELS.keys() - {"llama-3-405b", "moonlight-16b-a3b"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="torchtitan is not installed")
+def test_recipes_pass_torchtitans_own_parser_and_its_models_have_our_parameters(tmp_path):
+    asked = recipes_asked()
     recipe_of = {
         name: {"recipe": emit_torchtitan(job, plan), "gpus": plan.gpus} for name, (job, plan) in asked.items()
     }
