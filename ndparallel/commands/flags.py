@@ -1,7 +1,7 @@
 """Which field of a model, a job or a plan becomes which flag of Megatron-Core, and which key of torchtitan.
 
-Idea   The tables are those by which `ndparallel plan --emit` writes a launch line, and `--from-megatron`
-       reads one.
+Idea   The tables are those by which `ndparallel plan --emit` writes a launch line or a recipe, and
+       `--from-megatron` reads one.
 Limit  How flags follow from several fields (the layout of uneven stages, replicas of shards) is in
        docs/launch_flags.md. What has no flag is in brackets.
 

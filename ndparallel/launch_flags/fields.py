@@ -2,7 +2,6 @@
 
 Idea   What is one number in both is one row: the same rows write a launch line and read one. What is a choice
        of words has a row for each word. `ndparallel flags` prints the tables (tables.py).
-Limit  Megatron's flags alone are read; torchtitan's keys are only written.
 
 Glossary
     MLA    multi-head latent attention

@@ -14,7 +14,9 @@ import numpy as np
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.launch_flags import deepspeed, megatron, megatron_rules, tables, torchtitan
 from ndparallel.launch_flags.frozen import frozen, title
-from ndparallel.launch_flags.read_megatron import Reading, read_megatron
+from ndparallel.launch_flags.read_megatron import read_megatron
+from ndparallel.launch_flags.read_torchtitan import read_torchtitan
+from ndparallel.launch_flags.reading import Reading
 from ndparallel.launch_flags.rules import LaunchRule, obeyed, refuse, without
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
@@ -97,6 +99,7 @@ TORCHTITAN = Framework(
     rows=tables.torchtitan_rows,
     rules=torchtitan.RULES,
     software=torchtitan.STACKS,
+    read=read_torchtitan,
 )
 DEEPSPEED = Framework(
     "deepspeed",

@@ -15,7 +15,7 @@ from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit, emitters
 from ndparallel.launch_flags.invocation import by_number
-from ndparallel.launch_flags.read_megatron import Reading
+from ndparallel.launch_flags.reading import Reading
 from ndparallel.launch_flags.shell_words import LARGEST
 from ndparallel.planner.describe import room_words
 from ndparallel.planner.job import TrainingJob

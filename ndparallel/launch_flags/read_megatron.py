@@ -12,7 +12,7 @@ Glossary
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpu import Hardware
@@ -33,6 +33,7 @@ from ndparallel.launch_flags.megatron_yaml import script_of
 from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_notes import example_notes, not_read, notes
 from ndparallel.launch_flags.read_plan import plan_from
+from ndparallel.launch_flags.reading import Reading
 from ndparallel.launch_flags.shell import Script, read_script
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import graphs_of
@@ -42,15 +43,6 @@ from ndparallel.planner.software import FP8_PARAM_GATHER, MEGATRON_CORE, NEMO
 from ndparallel.planner.stack import Stack
 
 BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a command line trains, and sentences about what was assumed and what was left out."""
-
-    job: TrainingJob
-    plan: Plan
-    notes: tuple[str, ...]
 
 
 def read_megatron(

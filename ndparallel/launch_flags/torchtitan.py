@@ -3,7 +3,7 @@
 Idea   torchtitan's recipe is a Python function that returns a configuration: it starts from one of
        torchtitan's own, which brings data, optimizer and learning rate, and sets what the plan decides.
        Stages are written out layer by layer, so that they are the plan's.
-Limit  The models that torchtitan has; a plan that it cannot run is refused. Recipes are written, not read.
+Limit  The models that torchtitan has; a plan that it cannot run is refused.
 
 Glossary
     HSDP       sharded over some data-parallel ranks, replicated over the others

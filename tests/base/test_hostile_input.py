@@ -183,7 +183,10 @@ COMMANDS_OPTIONS: dict[tuple[str, ...], dict[str, Sequence[str]]] = {
         "--gpus": ("0", "-1"),
         "--global-batch": ("0", "-1"),
         "--top": ("0", "-1", "x", "1000000000"),
-        "--from-megatron": (*SPECIAL, "directory.json", "missing.json", "empty.txt", ""),
+        **dict.fromkeys(
+            ("--from-megatron", "--from-torchtitan"),
+            (*SPECIAL, "directory.json", "missing.json", "empty.txt", ""),
+        ),
         "--fix": ("tp=0", "tp=x", "tp", "nope=1", f"tp={DIGITS}", "tp=٣", f"{LETTERS}=1"),
         "--max-memory": ("nan", "-1", "80", "x"),
         "--what-if": (

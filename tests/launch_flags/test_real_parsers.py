@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ndparallel.launch_flags.frozen import megatron_flags
+from ndparallel.base.errors import UserError
+from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.launch_flags.read_torchtitan_plan import dealt
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.launch_flags.torchtitan_models import MODELS
 from ndparallel.planner.job import Plan, TrainingJob
@@ -100,3 +103,35 @@ def weights_of(shape: ModelShape) -> int:
     some, counted = shape.experts, shape.parameters()
     kept = some and some.router_bias and not shape.sinks
     return counted.total - (counted.moe_layers * some.experts if some and kept else 0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="torchtitan is not installed")
+def test_what_is_kept_of_torchtitans_own_configurations_is_what_it_makes_itself(tmp_path):
+    """But of those that ask for torchao, torchvision or a GPU."""
+    release = frozen("torchtitan")
+    own = {key for key in release["defaults"] if not key.startswith("model.")} - {"activation_checkpoint"}
+    kept = {
+        name: release["defaults"] | values
+        for name, values in release["configurations"].items()
+        if not name.startswith("kimi")
+    }
+    asked = {name: {"name": name, "keys": sorted(own)} for name in kept}
+    said = answered("torchtitan_configurations.py", asked, tmp_path)
+    made = {name: values for name, values in said.items() if not isinstance(values, str)}
+    assert len(made) >= 25, said
+    assert made == {name: {key: kept[name][key] for key in values} for name, values in made.items()}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="torchtitan is not installed")
+def test_layers_are_dealt_out_to_stages_as_torchtitan_does(tmp_path):
+    deals = [*product((5, 32, 61, 126), (2, 4, 7, 16, 34), (0, 1, 2), (0, 1, 3))]
+    asked = {str(deal): {"deal": deal} for deal in deals}
+    said = answered("torchtitan_configurations.py", asked, tmp_path)
+    assert said == {str(deal): dealt_or_wrong(*deal, said[str(deal)]) for deal in deals}
+
+
+def dealt_or_wrong(layers: int, stages: int, first: int, last: int, said: Any) -> Any:
+    try:
+        return dealt(layers, stages, first, last)
+    except UserError:
+        return said if isinstance(said, str) else "refused"

@@ -1,0 +1,306 @@
+"""What a torchtitan job sets, from wherever it is written.
+
+Idea   A recipe of Python, a file of TOML (before release 0.3), a command line, and a configuration of
+       torchtitan's own that it starts from: each gives fields with their values, by the dotted names of the
+       release, and what comes later counts. Of a model they keep how it is named and converted.
+Limit  Older names are known as far back as 0.2.0.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.files import read_text
+from ndparallel.base.options import nearest
+from ndparallel.base.quoting import brief
+from ndparallel.base.words import listed
+from ndparallel.launch_flags.frozen import frozen, release
+from ndparallel.launch_flags.recipe_file import Call, Configuration, chosen, recipes_in
+from ndparallel.launch_flags.shell_words import LARGEST
+
+SECTIONS = frozenset({"training", "parallelism", "compile", "debug"})
+PACKAGE = re.compile(r"(?:torchtitan\.models\.)?(?P<module>\w+)(?:\.config_registry)?")
+REGISTRY = re.compile(r"torchtitan\.models\.(?P<module>\w+)\.config_registry\.(?P<name>\w+)")
+OLDER = {
+    "model.name": "model.module",
+    "parallelism.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
+    "parallelism.expert_parallel_comm_backend": "model.moe_comm_backend",
+    "activation_checkpoint.mode": "activation_checkpoint",
+}
+OLDER_CONVERTERS = {
+    "float8": "Float8LinearConverter",
+    "quantize.linear.float8": "Float8LinearConverter",
+    "quantize.grouped_mm.float8": "Float8GroupedExpertsConverter",
+    "mx": "MXFP8LinearConverter",
+    "quantize.linear.mx": "MXFP8LinearConverter",
+    "quantize.grouped_mm.mx": "MXFP8GroupedExpertsConverter",
+}
+POLICIES = {"selective": "SelectiveAC", "full": "FullAC", "memory_budget": "MemoryBudgetAC", "none": None}
+OLDER_DEFAULTS = {
+    "activation_checkpoint.mode": "selective",
+    "activation_checkpoint.selective_ac_option": "2",
+    "training.disable_cuda_graphs": True,
+}
+ROTATION = "parallelism.context_parallel_rotate_method"
+EXPERT_TP = "parallelism.expert_tensor_parallel_degree"
+GONE = {  # names that the release no longer has
+    *(ROTATION, EXPERT_TP, "parallelism.disable_loss_parallel", "training.dataset", "training.dataset_path"),
+    "parallelism.pipeline_parallel_expert_parallel_overlap",
+}
+
+
+@dataclass
+class Settings:
+    """The settings, with a note of those that were asked for and are missing."""
+
+    given: Configuration
+    assumed: dict[str, Any] = field(default_factory=dict)
+
+    def value(self, key: str) -> Any:
+        """A setting, or torchtitan's default."""
+        if key in self.given:
+            return self.given[key]
+        self.assumed[key] = default = frozen("torchtitan")["defaults"][key]
+        return default
+
+    def number(self, key: str, least: int = 1) -> int:
+        """A whole number; -1 where it stands for none. Raises UserError for another, or a smaller one."""
+        value = self.value(key)
+        none = value == -1 == frozen("torchtitan")["defaults"][key]
+        if type(value) is not int or value < least and not none:
+            raise UserError(f"{key} = {brief(value)}: give a whole number from {least} on.")
+        return value
+
+    def text(self, key: str) -> str:
+        return str(self.value(key))
+
+    def texts(self, key: str) -> list[str]:
+        """A list of words; one that stands alone, or none, too."""
+        value = self.value(key)
+        return list(map(str, value)) if isinstance(value, list) else [str(value)] if value else []
+
+    def word(self, key: str, known: Mapping[str, Any]) -> Any:
+        """What a word stands for. Raises UserError for one that is not known."""
+        if (value := self.text(key)) not in known:
+            raise unknown(key, value, known)
+        return known[value]
+
+    def switch(self, key: str) -> bool:
+        if type(value := self.value(key)) is not bool:
+            raise UserError(f"{key} = {brief(value)}: it is True or False.")
+        return value
+
+
+# ---------------------------------------------------------------------------- torchtitan's own configurations
+
+
+@cache
+def own_configurations() -> Mapping[str, Configuration]:
+    """torchtitan's own configurations, as "llama3.llama3_8b": what they set."""
+    return frozen("torchtitan")["configurations"]
+
+
+def own_configuration(module: str, name: str) -> Configuration:
+    """One of them by its name. Raises UserError for one that torchtitan does not have."""
+    if (full := f"{module}.{name}") not in own_configurations():
+        modules = {each.partition(".")[0] for each in own_configurations()}
+        if module not in modules:
+            raise unknown("module of torchtitan", module, sorted(modules))
+        own = [each for each in own_configurations() if each.startswith(f"{module}.")]
+        raise unknown(f"configuration of {module}", name, [each.partition(".")[2] for each in own])
+    return dict(own_configurations()[full])
+
+
+def imported_configuration(name: str) -> Configuration | None:
+    """The configuration of a function by its full name; None where it is none of torchtitan's."""
+    found = REGISTRY.fullmatch(name)
+    return own_configuration(found["module"], found["name"]) if found else None
+
+
+# ---------------------------------------------------------------------------------------------------- recipes
+
+
+def of_recipe(text: str, name: str | None, folder: Path | None = None) -> Configuration:
+    """The settings of a function in Python. Raises UserError for what is no recipe."""
+    package = f"torchtitan.models.{folder.name}" if folder else ""
+    try:
+        return settled(chosen(recipes_in(text, SECTIONS, imported_configuration, package), name))
+    except RecursionError:
+        raise UserError("an expression in it is nested too deeply.") from None
+
+
+def settled(configuration: Configuration) -> Configuration:
+    """The configuration with its calls as what they name: a model's flavor, recomputation, converters."""
+    found = dict(configuration)
+    if isinstance(model := found.pop("model_spec", None), Call):
+        found = {key: value for key, value in found.items() if not key.startswith("model.")}
+        found |= of_model(model)
+    if isinstance(policy := found.get("activation_checkpoint"), Call):
+        found["activation_checkpoint"] = last_name(policy)
+    return found
+
+
+def of_model(model: Call) -> Configuration:
+    """What model_registry("8B", converters=[...]) names."""
+    found = {f"model.{option}": value for option, value in model.options.items()}
+    if model.arguments:
+        found["model.flavor"] = model.arguments[0]
+    if isinstance(given := found.get("model.converters"), list):
+        found["model.converters"] = [converter(each) for each in given]
+    return found | {"model.module": model.name.removeprefix("torchtitan.models.").partition(".")[0]}
+
+
+def converter(made: Any) -> str:
+    """The name of a converter, and behind it its recipe."""
+    if not isinstance(made, Call):
+        return str(made)
+    return " ".join(filter(None, [last_name(made), str(made.options.get("recipe_name", ""))]))
+
+
+def last_name(call: Call) -> str:
+    """FullAC of torchtitan.distributed.activation_checkpoint.FullAC.Config."""
+    return call.name.removesuffix(".Config").rpartition(".")[2]
+
+
+# ------------------------------------------------------------------------------------------------------- TOML
+
+
+def of_toml(text: str) -> Configuration | None:
+    """The settings of a file of TOML, by today's names; None for what is none."""
+    import tomllib  # for such files alone
+
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return None
+    return renamed(OLDER_DEFAULTS | flat(tables)) if any(map(tables.get, SECTIONS)) else None
+
+
+def flat(table: Mapping[str, Any], before: str = "") -> Configuration:
+    found: Configuration = {}
+    for name, value in table.items():
+        inner = isinstance(value, dict)
+        found |= flat(value, f"{before}{name}.") if inner else {f"{before}{name}": value}
+    return found
+
+
+def renamed(older: Configuration) -> Configuration:
+    """The settings of an older release by today's names."""
+    found = {OLDER.get(key, key): value for key, value in older.items()}
+    if isinstance(policy := found["activation_checkpoint"], str):
+        found["activation_checkpoint"] = POLICIES.get(policy, policy)
+    if found.get("model.converters"):
+        found["model.converters"] = [*older_converters(found)]
+    return found
+
+
+def older_converters(found: Configuration) -> list[str]:
+    recipe = found.get("quantize.linear.float8.recipe_name") or found.get("float8.recipe_name")
+    given = found["model.converters"]
+    names = [
+        OLDER_CONVERTERS.get(str(name), str(name)) for name in (given if isinstance(given, list) else [given])
+    ]
+    linear = f"Float8LinearConverter {recipe or 'tensorwise'}"
+    return [linear if name == "Float8LinearConverter" else name for name in names]
+
+
+# ---------------------------------------------------------------------------------------------- command lines
+
+
+def of_words(words: Iterable[str]) -> Configuration:
+    """What a command line sets: --training.seq_len 4096, --training.seq-len=4096, --compile.enable,
+    --training.no-disable-cuda-graphs, activation-checkpoint:full."""
+    found: Configuration = {}
+    left = [*words][::-1]
+    while left:
+        word = left.pop()
+        if word.startswith("activation-checkpoint:") or word.startswith("activation_checkpoint:"):
+            policy = word.partition(":")[2].replace("-", "_")
+            found["activation_checkpoint"] = POLICIES.get(policy, policy)
+        if not word.startswith("--"):
+            continue
+        key, equals, value = word[2:].partition("=")
+        if not equals and left and not left[-1].startswith("--") and ":" not in left[-1]:
+            value, equals = left.pop(), " "
+        found |= switched(key.replace("-", "_"), read_value(value) if equals else True)
+    return found
+
+
+def switched(key: str, value: Any) -> Configuration:
+    """A field; of one that "no_" switches off, False."""
+    section, _, name = key.rpartition(".")
+    off = name.startswith("no_") and value is True
+    return {f"{section}.{name[3:]}": False} if off else {key: value}
+
+
+def read_value(text: str) -> Any:
+    if re.fullmatch(r"-?\d{1,15}", text):
+        return int(text)
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    return text.split(",") if "," in text else text
+
+
+def of_command(words: list[str], folder: Path | None) -> Configuration:
+    """The settings of torchtitan's command line: those of the configuration that it names, and its own.
+
+    Raises UserError where it names none, or one that is not found.
+    """
+    own = of_words(words)
+    module, name, file = (own.pop(key, None) for key in ("module", "config", "job.config_file"))
+    if file:
+        return found_toml(str(file), folder) | renamed_words(own)
+    if not name:
+        raise UserError(
+            "it names no configuration: give --module and --config, or --job.config_file of older releases."
+        )
+    return found_configuration(str(module), str(name), folder) | own
+
+
+def renamed_words(own: Configuration) -> Configuration:
+    return {OLDER.get(key, key): value for key, value in own.items()}
+
+
+def found_configuration(module: str, name: str, folder: Path | None) -> Configuration:
+    """A configuration of torchtitan's own, or of a file in the folder."""
+    path = beside(module.replace(".", "/") + ".py", folder)
+    if path:
+        return of_recipe(read_text(path, 4 * LARGEST), name)
+    found = PACKAGE.fullmatch(module)
+    return own_configuration(found["module"] if found else module, name)
+
+
+def found_toml(file: str, folder: Path | None) -> Configuration:
+    """The settings of a TOML file that lies in the folder, by its path or its name."""
+    path = beside(file, folder) or beside(file.rpartition("/")[2], folder)
+    if not path:
+        raise UserError(
+            f"it takes its settings from {brief(file)}, which is not found: put it beside this file."
+        )
+    if (found := of_toml(read_text(path, 4 * LARGEST))) is None:
+        raise UserError(f"it takes its settings from {brief(file)}, which is no TOML of torchtitan.")
+    return found
+
+
+def beside(file: str, folder: Path | None) -> Path | None:
+    """A file in the folder; None for one that is not there, or leads out of it."""
+    if not folder or len(file) > 200 or ".." in file or file.startswith("/"):
+        return None
+    return path if (path := folder / file).is_file() else None
+
+
+def unknown_keys(settings: Configuration) -> str:
+    """A sentence on the keys that the release does not have; "" where it has them all."""
+    names = frozen("torchtitan")["keys"]
+    lacking = [
+        key for key in settings if key.partition(".")[0] in SECTIONS and key not in names and key not in GONE
+    ]
+    if not lacking:
+        return ""
+    said = [f"{key} (it has {near})" if (near := nearest(key, names)) else key for key in lacking[:8]]
+    return f"{release('torchtitan')} has no {listed(said)}: left out."
