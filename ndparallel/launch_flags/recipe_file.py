@@ -27,11 +27,12 @@ DEEPEST = 8  # functions that take one another's configurations
 
 
 class Call(NamedTuple):
-    """A call that is not worked out."""
+    """A call that is not worked out, and its words."""
 
     name: str
     arguments: list
     options: Mapping[str, Any]
+    words: str
 
 
 class Words(str):
@@ -47,10 +48,11 @@ UNKNOWN = object()  # what an expression is worth that is not worked out
 
 @dataclass(frozen=True)
 class Recipes:
-    """The functions of a file, and what its imported names stand for. `imported` finds the configuration of a
-    function that is elsewhere; None where it is none."""
+    """The functions and the constants of a file, and what its imported names stand for. `imported` finds the
+    configuration of a function that is elsewhere; None where it is none."""
 
     functions: Mapping[str, ast.FunctionDef]
+    constants: Mapping[str, ast.expr]
     names: Mapping[str, str]
     sections: frozenset[str]
     imported: Callable[[str], Configuration | None]
@@ -88,6 +90,11 @@ def recipes_in(
         line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
         raise UserError(f"{line}it is no Python that can be read.") from None
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    constants = {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = {
         alias.asname or alias.name: ".".join(
@@ -96,7 +103,7 @@ def recipes_in(
         for node in imports
         for alias in node.names
     }
-    return Recipes(functions, names, sections, imported)
+    return Recipes(functions, constants, names, sections, imported)
 
 
 def chosen(recipes: Recipes, name: str | None) -> Configuration:
@@ -123,10 +130,12 @@ class RecipeReader:
 
     recipes: Recipes
     depth: int
-    known: dict[str, Any] = field(default_factory=dict)  # its variables, and its configurations
+    known: dict[str, Any] = field(default_factory=dict)  # variables
     configurations: dict[str, Configuration] = field(default_factory=dict)
 
     def returned(self, function: ast.FunctionDef) -> Configuration:
+        for name, value in self.recipes.constants.items():
+            self.known[name] = self.value(value)
         for statement in function.body:
             if isinstance(statement, ast.Return):
                 if (made := self.made(statement.value)) is not None:
@@ -234,7 +243,8 @@ class RecipeReader:
                 return self.listed(name, node.generators[0].iter, element)
             case ast.Call(func=function, args=given, keywords=keywords):
                 options = {each.arg: self.value(each.value) for each in keywords if each.arg}
-                return Call(self.full(ast.unparse(function)), [self.value(each) for each in given], options)
+                arguments = [self.value(each) for each in given]
+                return Call(self.full(ast.unparse(function)), arguments, options, ast.unparse(node)[:LONGEST])
         return UNKNOWN
 
     def elements(self, node: ast.expr) -> list:

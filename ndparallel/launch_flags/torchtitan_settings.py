@@ -19,7 +19,7 @@ from ndparallel.base.options import nearest
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.launch_flags.frozen import frozen, release
-from ndparallel.launch_flags.recipe_file import Call, Configuration, chosen, recipes_in
+from ndparallel.launch_flags.recipe_file import Call, Configuration, Words, chosen, recipes_in
 from ndparallel.launch_flags.shell_words import LARGEST
 
 SECTIONS = frozenset({"training", "parallelism", "compile", "debug"})
@@ -61,9 +61,16 @@ class Settings:
     assumed: dict[str, Any] = field(default_factory=dict)
 
     def value(self, key: str) -> Any:
-        """A setting, or torchtitan's default."""
+        """A setting, or torchtitan's default. Raises UserError for one that only Python could work out."""
         if key in self.given:
-            return self.given[key]
+            value = self.given[key]
+            if isinstance(value, Call | Words):
+                words = value.words if isinstance(value, Call) else value
+                raise UserError(
+                    f"{key} = {words[:80]} is not worked out here: give its value with --script-arguments "
+                    f'"--{key} ...".'
+                )
+            return value
         self.assumed[key] = default = frozen("torchtitan")["defaults"][key]
         return default
 

@@ -38,10 +38,10 @@ from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.models.qwen3 import model_registry
 from torchtitan.trainer import Trainer
 
-LAYERS = 7
+WIDTH = 2
 
 def ours() -> Trainer.Config:
-    tp = 2 * 2
+    tp = 2 * WIDTH
     spec = model_registry("14B")
     return Trainer.Config(
         model_spec=spec,
@@ -283,6 +283,10 @@ def test_what_cannot_be_is_refused_in_a_sentence(arguments, said):
             "line 7: config.training.seq_len is set behind a condition",
         ),
         ("def a():\n    return b()\n\ndef b():\n    return a()\n", "2 configurations: a and b"),
+        (
+            RECIPE.replace("    return", '    config.training.seq_len = int(os.environ["N"])\n    return'),
+            "training.seq_len = int.os.environ.'N'.. is not worked out here: give its value with",
+        ),
         ("def a():\n    return a()\n", "from itself, or from too many others"),
         (RECIPE.replace("8b", "8c"), "unknown configuration of llama3"),
         (RECIPE.replace("    return", f"    x = {'+'.join(['1'] * 9000)}\n    return"), "nested|no Python"),
