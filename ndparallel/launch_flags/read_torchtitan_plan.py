@@ -49,13 +49,12 @@ def data_degrees(settings: Settings, others: int, gpus: int) -> tuple[int, int]:
     shards, replicas = settings.number(SHARDS), settings.number("parallelism.data_parallel_replicate_degree")
     if shards == -1 and not gpus:
         raise UserError(f"how many GPUs? {SHARDS} is -1, what the others leave: add --gpus.")
-    made = others * replicas * (gpus // (others * replicas) if shards == -1 else shards)
-    if not made or gpus not in (0, made):
-        raise UserError(
-            f"its degrees make up {made or others * replicas} GPUs, and there are {gpus}: change one, or say "
-            "how many there are with --gpus."
-        )
-    return made // (others * replicas), replicas
+    each = others * replicas
+    if shards == -1 and (gpus < each or gpus % each):
+        raise UserError(f"its degrees, {each} in all, do not divide {gpus} GPUs: change one.")
+    if shards != -1 and gpus not in (0, each * shards):
+        raise UserError(f"its degrees make up {each * shards} GPUs, and there are {gpus}: change one.")
+    return gpus // each if shards == -1 else shards, replicas
 
 
 def with_recomputation(settings: Settings, plan: Plan, shape: ModelShape) -> Plan:

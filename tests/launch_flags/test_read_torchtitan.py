@@ -245,7 +245,7 @@ def test_replicas_are_hsdp_and_without_shards_ddp():
     [
         ("--training.local_batch_size 8 --training.global_batch_size 100", "100 is no multiple of 8"),
         ("--training.local_batch_size no", "whole number from 1 on"),
-        ("--parallelism.tensor_parallel_degree 3", "make up 6 GPUs, and there are 8"),
+        ("--parallelism.tensor_parallel_degree 3", "its degrees, 3 in all, do not divide 8 GPUs"),
         ("--parallelism.data_parallel_shard_degree 4", "make up 4 GPUs, and there are 8"),
         ("--parallelism.data_parallel_shard_degree 0", "whole number from 1 on"),
         ("--parallelism.fsdp_reshard_after_forward sometimes", "Did you mean|There are: default"),
