@@ -127,9 +127,10 @@ def shape_of(settings: Settings) -> ModelShape:
     """The model, by the name of its flavor. Raises UserError for one that the planner does not know."""
     own = {(found.module, found.flavor): name for name, found in MODELS.items()}
     module, flavor = settings.text("model.module"), settings.text("model.flavor")
+    if module not in (modules := {of for of, _ in own}):
+        raise unknown("module of torchtitan", module, sorted(modules))
     if (module, flavor) not in own:
-        known = [of_module for of, of_module in own if of == module] or sorted({of for of, _ in own})
-        raise unknown(f"model of torchtitan's {brief(module)}", flavor, known)
+        raise unknown(f"flavor of {module}", flavor, [known for of, known in own if of == module])
     shape = find_model(own[module, flavor])
     return replace(shape, prediction_layers=settings.number("model.num_mtp_layers", 0))
 

@@ -274,7 +274,11 @@ def test_what_cannot_be_is_refused_in_a_sentence(arguments, said):
         ("torchrun -m torchtitan.train --training.seq_len 4", "names no configuration"),
         ("torchrun -m torchtitan.train --module llama5 --config a", "unknown module of torchtitan 'llama5'"),
         ("torchrun -m torchtitan.train --module llama3 --config llama3_9b", "Did you mean 'llama3_8b'"),
-        ("torchrun -m torchtitan.train --module llama3 --config llama3_debugmodel --x", "debugmodel"),
+        (
+            "torchrun -m torchtitan.train --module llama3 --config llama3_debugmodel --x",
+            "flavor of llama3 'debugmodel'",
+        ),
+        (TOML.replace('"llama3"', '"llama4"'), "unknown module of torchtitan 'llama4'"),
         ("def plan(:\n  return", "line 1: it is no Python"),
         ("def plan():\n    return 3\n", "no function in it returns a configuration"),
         (RECIPE + "\ndef other():\n    return plan()\n", "2 configurations: plan and other"),
