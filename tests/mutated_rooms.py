@@ -165,6 +165,13 @@ ROOMS = {
         [f"ndparallel/launch_flags/{name}.py" for name in FLAGS],
         ["tests/launch_flags", "tests/search/test_launchable.py"],
     ),
+    "recipes": Room(
+        [
+            f"ndparallel/launch_flags/{name}.py"
+            for name in ("recipe_file", "torchtitan_settings", "read_torchtitan", "read_torchtitan_plan")
+        ],
+        ["tests/launch_flags/test_read_torchtitan.py"],
+    ),
     "contention": Room(
         [*files_of("ndparallel/contention"), "ndparallel/results/contention.py"],
         ["tests/contention", "tests/results/test_contention.py"],

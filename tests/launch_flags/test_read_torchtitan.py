@@ -152,6 +152,7 @@ def test_layers_are_dealt_out_as_torchtitan_does():
     assert dealt(3, 2, 2, 2) == [2, 1]
     assert dealt(126, 16, 1, 1) == [7, *[8] * 14, 7]
     assert dealt(32, 8, 1, 1) == [4, 5, 4, 4, 4, 4, 4, 3]
+    assert dealt(4, 3, 0, 0) == [2, 1, 1]
     with pytest.raises(UserError, match="too few"):
         dealt(4, 6, 2, 1)
 
@@ -238,6 +239,56 @@ def test_replicas_are_hsdp_and_without_shards_ddp():
     assert never.plan.zero == 3 and any("never is not modelled" in said for said in never.notes)
     alone = read(RECIPE, 8, "--parallelism.fsdp_reshard_after_forward never")
     assert alone.plan.zero == 2 and not any("is not modelled:" in said for said in alone.notes)
+
+
+def test_shards_that_are_not_given_are_what_the_other_degrees_leave():
+    degrees = "--parallelism.pipeline_parallel_degree 2 --parallelism.context_parallel_degree 4"
+    words = f"{degrees} --training.local_batch_size 4 --parallelism.tensor_parallel_degree 2"
+    plan = read(RECIPE, 64, words).plan
+    assert (plan.dp, plan.cp, plan.pp, plan.tp, plan.shards) == (4, 4, 2, 2, 0)
+    assert read(RECIPE, 64, f"{words} --parallelism.data_parallel_shard_degree=4").plan == plan
+    for gpus in (None, 64):
+        assert read(RECIPE, gpus, f"{words} --parallelism.data_parallel_shard_degree=4").plan.gpus == 64
+    with pytest.raises(UserError, match="how many GPUs"):
+        read("torchrun -m torchtitan.train --module llama3 --config llama3_8b")
+
+
+def test_a_step_of_several_passes_is_said_of_a_pipeline_alone():
+    words = "--training.local_batch_size 4 --training.global_batch_size 64"
+    assert read(RECIPE, 8, words).plan.microbatches(read(RECIPE, 8, words).job) == 2
+    assert not any("fills and drains" in said for said in read(RECIPE, 8, words).notes)
+    piped = read(RECIPE, 8, f"{words} --parallelism.pipeline_parallel_degree 2")
+    assert any("fills and drains 4 times" in said for said in piped.notes)
+    assert any("refuses in a pipeline" in said for said in piped.notes)
+
+
+@pytest.mark.parametrize("word", ["activation-checkpoint:none", "activation_checkpoint:full", "--training.x"])
+def test_recomputation_is_chosen_on_the_command_line(word):
+    found = read(RECIPE, 8, word).plan.recompute
+    assert found == {"none": "none", "full": "full"}.get(word.rpartition(":")[2], "selective")
+
+
+def test_sums_and_replaced_fields_of_a_recipe_are_worked_out():
+    lines = """
+    wide = 1024 + 3 * 1024 - 4096 // 2
+    config.training.seq_len = wide
+    config.training.seq_len *= 2
+    config.parallelism = dataclasses.replace(config.parallelism, tensor_parallel_degree=2)
+    config.parallelism = replace(config.parallelism, context_parallel_degree=2)
+    return"""
+    found = read(RECIPE.replace("    return", lines), 8)
+    assert (found.job.sequence, found.plan.tp, found.plan.cp, found.plan.dp) == (4096, 2, 2, 2)
+    anew = lines.replace("replace(config.parallelism, context", "ParallelismConfig(context")
+    assert read(RECIPE.replace("    return", anew), 8).plan.tp == 1, "a new section forgets the old one"
+
+
+def test_a_dispatcher_counts_with_ep_alone_and_a_compiled_loss_is_said():
+    model = "torchrun -m torchtitan.train --module deepseek_v3 --config deepseek_v3_16b_hybridep"
+    assert read(model, 8).job.stack.dispatcher == "hybridep"
+    found = read(f"{model} --parallelism.expert_parallel_degree 1", 8)
+    assert found.job.stack.dispatcher == find_stack("torchtitan").dispatcher
+    assert any("components loss alone" in said for said in found.notes)
+    assert not any("components" in said for said in read(f"{model} --compile.no_enable", 8).notes)
 
 
 @pytest.mark.parametrize(
