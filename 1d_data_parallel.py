@@ -12,7 +12,7 @@ Cost    DDP and ZeRO-1 send 2 (N-1)/N of the gradients' bytes, once a step. ZeRO
 Limit   Each GPU needs enough tokens to hide its messages, and memory for one unit and all activations.
 
 Glossary
-    bucket      a run of units whose gradients travel as one message (--bucket-mb)
+    bucket      a run of units whose gradients travel as one message (--bucket-mb); the last units' is first
     unit        embedding, transformer block or head; FSDP wraps runs of them of at least --unit-mb
     exposed     communication that a GPU waits for; the rest is hidden behind compute
     reshard     free the weights that were gathered, after the forward pass or only after the backward pass

@@ -9,6 +9,7 @@ Limit  Two streams of one GPU never slow one another, though they share its proc
        `--contention` says by how many seconds both would change a step (ndparallel/contention/).
 
 Glossary
+    rank      a GPU's number, from 0 on; every rank runs the same program
     stream    a queue of work with a clock of its own, as in CUDA: one is named "compute", the others after
               the group they talk to
     link      the wire between two GPUs, inside a node or across nodes: a latency and a bandwidth, the same in
@@ -16,8 +17,7 @@ Glossary
     what      the name of a message; `receive` takes the oldest message of its source with that name
     handle    work under way on another stream; its result is there after `wait()`, and not before
 
-Messages, events and what can go wrong with them have their records in ndparallel/base/.
-Run `python gpu.py` for the whole project on one screen.
+Run `python gpu.py` for the whole project on one screen. Messages, events and errors: ndparallel/base/.
 """
 
 import ndparallel.base.startup  # noqa: F401  before numpy: one BLAS thread a GPU, and a quiet Ctrl-C

@@ -51,8 +51,10 @@ def out_of_memory(
     rank: int, memory_bytes: float, kind: str, nbytes: float, held_bytes: Mapping[str, float]
 ) -> OutOfMemoryError:
     """Return the error of `nbytes` more of one kind that do not fit; they are counted in `held_bytes`."""
+    whole = sum(held_bytes.values())
+    makes = f"{si(whole, 'B')}, {si(whole - memory_bytes, 'B')} too much"
     held = ", ".join(f"{name} {si(size, 'B')}" for name, size in held_bytes.items() if size)
     return OutOfMemoryError(
         f"GPU {rank} has {si(memory_bytes, 'B')} of memory, and ran out of it before the step was done: "
-        f"{si(nbytes, 'B')} more of {kind} would make {si(sum(held_bytes.values()), 'B')} ({held})"
+        f"{si(nbytes, 'B')} more of {kind} would make {makes} ({held})"
     )

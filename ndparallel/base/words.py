@@ -25,6 +25,11 @@ def three_digits(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
 
 
+def ended(sentence: str) -> str:
+    """End a sentence with a full stop, unless it has an end."""
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
+
+
 def listed(names: Sequence[str]) -> str:
     """Write "a, b and c", or "a; b, c; and d" where a name has a comma of its own."""
     own = len(names) > 2 and any("," in name for name in names)

@@ -12,6 +12,7 @@ from ndparallel.engines.launch import join
 
 COMMANDS = {
     "lesson": "one of the lessons, 0d to 4d, cp and ep: run it, list them, or write them as files",
+    "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
     "exercise": "exercises: you write the parallelism, the simulator grades it",
     "explore": "a page on which every knob can be turned: time, memory and bytes change at once",
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
@@ -26,7 +27,6 @@ COMMANDS = {
     "validate": "the planner's predictions against measured training runs; --here: against this machine's",
     "calibrate": "this machine, measured with torch, as a hardware file that --hardware takes",
     "pictures": "the pictures of README and docs: checked against what the code draws now, or written anew",
-    "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
 }
 
 

@@ -29,7 +29,7 @@ from ndparallel.exercises.exercise import Exercise
 from ndparallel.exercises.folder import Folder
 from ndparallel.exercises.grade import grade
 from ndparallel.exercises.template import solution, template
-from ndparallel.exercises.verdict import IN_WORDS, NOT_BEGUN, WRONG, Verdict, printed
+from ndparallel.exercises.verdict import IN_WORDS, NOT_BEGUN, PASSED, WRONG, Verdict, printed
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
 
@@ -136,16 +136,21 @@ def begin_or_grade(exercise: Exercise, folder: Folder, as_json: bool) -> int:
 
 
 def what_next(verdict: Verdict, folder: Folder, width: int) -> Iterator[RenderableType]:
-    """Yield the command that goes on: to a hint where an answer is wrong, to the next exercise where it is
-    as good as ours."""
-    names = [each.name for each in all_exercises()]
-    here = "" if folder.path == Path(FOLDER) else f" --folder {shlex.quote(str(folder.path))}"
-    if verdict.mark == WRONG:
+    """Yield the commands that go on: to a hint where an answer could be better, to the next exercise where
+    it is right."""
+    if verdict.mark in (WRONG, PASSED):
         yield prose(f"A hint: ndparallel exercise {verdict.exercise} --hint", width)
-    elif verdict.mark in IN_WORDS and verdict.exercise in names:
-        later = names[names.index(verdict.exercise) + 1 :]
-        if begin := [name for name in later if not folder.file(name).exists()]:
-            yield prose(f"Next: ndparallel exercise {begin[0]}{here}", width)
+    if verdict.mark not in (WRONG, NOT_BEGUN) and (name := next_open(verdict.exercise, folder)):
+        here = "" if folder.path == Path(FOLDER) else f" --folder {shlex.quote(str(folder.path))}"
+        yield prose(f"Next: ndparallel exercise {name}{here}", width)
+
+
+def next_open(exercise: str, folder: Folder) -> str | None:
+    """Return the first exercise after this one that has no right answer in the folder."""
+    names = [each.name for each in all_exercises()]
+    later = names[names.index(exercise) + 1 :] if exercise in names else []
+    right = (PASSED, *IN_WORDS.values())
+    return next((name for name in later if folder.mark(name).partition(",")[0] not in right), None)
 
 
 def graded(exercise: Exercise, folder: Folder, quiet: bool = False) -> Verdict:
@@ -181,7 +186,9 @@ def watch(exercise: Exercise, folder: Folder) -> None:
         if saved != seen:
             seen = saved
             if saved is not None:
-                show(partial(printed, graded(exercise, folder), exercise.title))
+                verdict = graded(exercise, folder)
+                show(partial(printed, verdict, exercise.title))
+                show(partial(what_next, verdict, folder))
                 print(f"watching {file}; Ctrl-C ends", flush=True)
         time.sleep(SECONDS_BETWEEN_LOOKS)
 

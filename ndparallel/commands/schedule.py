@@ -5,6 +5,7 @@ Idea   The times given are those of all of a rank's layers; of V chunks each tak
 Limit  All ranks have the same work, and all messages the same delay.
 
 Glossary
+    makespan     the time until the last rank ends, in the unit of --forward
     bubble       idle share of all ranks' time, until the last one ends
     over ideal   what waiting adds to the time of a pipeline that never waits
     of the span  idle share between a rank's first and last action, where these are farthest apart

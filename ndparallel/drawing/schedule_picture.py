@@ -190,6 +190,8 @@ def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&") -> 
     for op in (op for op in NAMES if op in ops):
         text.append(f" {op} ", "bold" if plain else Style(color=ink_on(shade(op, 0)), bgcolor=shade(op, 0)))
         text.append(f" {NAMES[op]}   ")
+    if any(timing.bubble_ratio > 0 for timing in timings):
+        text.append(f" {IDLE} ", "dim").append(" idle   ")
     notes = []
     if any(schedule.chunks > 1 for schedule in schedules):
         notes.append("small letters: a later chunk" if plain else "lighter: a later chunk")

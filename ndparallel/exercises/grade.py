@@ -66,7 +66,11 @@ def grade(exercise: Exercise, path: Path, quiet: bool = False) -> Verdict:
         end_all(process)
         ours.close()
     if outcome is None:
-        return wrong(exercise, f"{path} was still running after {WALL_SECONDS} s, and was ended: it waits.")
+        return wrong(
+            exercise,
+            f"{path} was still running after {WALL_SECONDS} s, and was ended. Does it sleep, or does a loop "
+            "not end?",
+        )
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
@@ -112,6 +116,8 @@ def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer], par: At
         hangs = isinstance(nothing, NothingChanged) and hangs_by(exercise, path)
         return Verdict(exercise.name, NOT_BEGUN, (str(nothing), *(hangs or ())), par=par.figures)
     except RankError as error:
+        if error.kind == SystemExit.__name__:
+            return wrong(exercise, LEFT)
         return wrong(exercise, unusable(str(error).strip().splitlines()[-1]))
     except TOLD as error:
         return replace(wrong(exercise, str(error)), par=par.figures)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu import COLLECTIVE, GPU, SEND, Event, Hardware
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import count
+from ndparallel.base.words import count, ended
 from ndparallel.drawing.history import alike, timeline
 from ndparallel.engines.launch import RankResult, launch
 from ndparallel.exercises.answer import TOLD, Answer
@@ -21,7 +21,7 @@ from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.runner import Reference, Runner, entry_of, mean_losses, wrong_outcome
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Action, Layout, Schedule
-from ndparallel.pipeline.catalog import actions_of
+from ndparallel.pipeline.catalog import actions_of, most_actions
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
@@ -81,7 +81,7 @@ def right_everywhere(
     for world in others:
         if not done.wrong:
             fault = fault_of(run, world)
-            done = done.with_fault(fault and f"{name.format(*world)}: {fault} {MEASURED}")
+            done = done.with_fault(fault and f"{name.format(*world)}: {ended(fault)} {MEASURED}")
     return done
 
 
@@ -246,7 +246,8 @@ def as_schedule(answer: Answer, ops: str) -> Attempt:
 def in_pipeline(answer: Answer, ops: str, ranks: int, microbatches: int) -> Attempt:
     """Time the lists of an answer's `schedule`: a stage for each GPU, and a second for each of F, I and W."""
     found = [answer.on(rank).schedule(rank, ranks, microbatches) for rank in range(ranks)]
-    lists = [list(actions_among(ops, actions, rank)) for rank, actions in enumerate(found)]
+    most = most_actions(1, microbatches)
+    lists = [list(actions_among(ops, actions, rank, most)) for rank, actions in enumerate(found)]
     schedule = Schedule("", Layout("loop", ranks), microbatches, lists, [[]] * ranks)
     if fault := explain(schedule):
         return Attempt(wrong=fault[0].upper() + fault[1:])
@@ -255,9 +256,9 @@ def in_pipeline(answer: Answer, ops: str, ranks: int, microbatches: int) -> Atte
     return Attempt(figures, timing)
 
 
-def actions_among(ops: str, found: object, rank: int) -> Iterator[Action]:
+def actions_among(ops: str, found: object, rank: int, most: int) -> Iterator[Action]:
     """Read one GPU's list. Raises UserError for what is none, and for other ops."""
-    for action in actions_of("schedule()", found, rank):
+    for action in actions_of("schedule()", found, rank, most):
         if action.op not in tuple(ops):
             named = ", ".join(ops)
             raise UserError(

@@ -15,7 +15,7 @@ from rich.text import Text
 from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.words import listed
 from ndparallel.drawing.history import Timeline
-from ndparallel.drawing.schedule_picture import columns_per_second, draw, left_out
+from ndparallel.drawing.schedule_picture import columns_per_second, draw, left_out, legend
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.lessons.registry import ROOT
@@ -132,5 +132,7 @@ def drawn(pictures: Sequence[Timeline | Timing | None], width: int) -> Iterator[
     for name, timing in timings:
         missing = left_out(timing, scale, width)
         yield Text.assemble((name, "bold"), "\n", draw(timing, scale, True, width), f"\n{missing}".rstrip())
+    if timings:
+        yield legend([timing for _, timing in timings], plain=True)
     if timelines:
         yield Timelines(timelines)

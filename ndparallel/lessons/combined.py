@@ -25,7 +25,7 @@ from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
 from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
-COLUMNS = ("step_seconds", "speedup", "waiting share", "bubble share", "sent_bytes", "memory_bytes")
+COLUMNS = ("step_seconds", "speedup", "exposed share", "bubble share", "sent_bytes", "memory_bytes")
 OF_THE_JOB = (
     "zero",
     "schedule",

@@ -14,7 +14,7 @@ from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
 RINGS = ("attention, ring in order", "attention, ring zigzag", "attention, overlapped")
-AGAINST_TP = ("step_seconds", "waiting share", "memory_bytes")
+AGAINST_TP = ("step_seconds", "exposed share", "memory_bytes")
 
 
 def mesh_of_several(gpus: int) -> Mesh:
@@ -121,7 +121,7 @@ def is_cp_faster(row: Row) -> bool:
 def hiding(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     """Give attention alone more and more tokens, on 4 GPUs in 4 nodes: from where on do blocks hide?"""
     names = (RINGS[1], "attention, gathered", RINGS[2])
-    columns = ("step_seconds", "waiting share")
+    columns = ("step_seconds", "exposed share")
     with runner.with_hardware(gpus_per_node=1) as across:
         rows = [
             sweep_row(
@@ -135,7 +135,7 @@ def hiding(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
             for tokens in (64, 128, 256, 512, 1024)
         ]
     hidden = [
-        row["sequence"] for row in rows if row["strategy"] == RINGS[2] and (row["waiting share"] or 1) < 0.1
+        row["sequence"] for row in rows if row["strategy"] == RINGS[2] and (row["exposed share"] or 1) < 0.1
     ]
     sentence = (
         f"From {hidden[0]} tokens on the overlapped ring waits for less than a tenth of its step: blocks "

@@ -21,7 +21,7 @@ from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
 EVERYWHERE, DIVIDED = "experts, everywhere", "experts, divided"
-COLUMNS = ("step_seconds", "waiting share", "sent_bytes", "memory_bytes")
+COLUMNS = ("step_seconds", "exposed share", "sent_bytes", "memory_bytes")
 FACTORS = (None, 2.0, 1.5, 1.25, 1.0)  # capacity: even shares that an expert takes
 
 

@@ -16,7 +16,7 @@ from ndparallel.model.units import ModelConfig
 from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
-COLUMNS = ("step_seconds", "speedup", "bubble share", "waiting share")
+COLUMNS = ("step_seconds", "speedup", "bubble share", "exposed share")
 
 
 def notice(run: Run) -> Sequence[str]:

@@ -17,7 +17,7 @@ FIGURES: dict[str, Callable[[Any, Any], float]] = {
     "speedup": lambda measured, alone: alone.step_seconds / measured.step_seconds,
     "compute_seconds": lambda measured, alone: measured.compute_seconds,
     "exposed_communication_seconds": lambda measured, alone: measured.exposed_communication_seconds,
-    "waiting share": lambda measured, alone: measured.exposed_communication_seconds / measured.step_seconds,
+    "exposed share": lambda measured, alone: measured.exposed_communication_seconds / measured.step_seconds,
     "bubble share": lambda measured, alone: measured.bubble_seconds / measured.step_seconds,
     "sent_bytes": lambda measured, alone: measured.bytes_sent_per_gpu,
     "memory_bytes": lambda measured, alone: measured.peak_memory_bytes["total"],

@@ -20,8 +20,12 @@ from ndparallel.pipeline.recipe import write
 from ndparallel.pipeline.schedules import RECIPES
 from ndparallel.pipeline.work import Work
 
-__all__ = ["RECIPES", "SEARCHED", "build", "check_sizes", "default_schedule", "names_in", "written_schedules"]
+__all__ = [
+    "RECIPES", "SEARCHED", "build", "check_sizes", "default_schedule", "most_actions", "names_in",
+    "written_schedules",
+]  # fmt: skip
 SEARCHED = "searched"  # the order that is found for given seconds and a given memory
+SURPLUS = 100  # times the actions that a list can have, after which a reader's is not read on
 
 
 def written_schedules() -> list[str]:
@@ -80,9 +84,10 @@ def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:
     microbatches). Raises UserError, with the reason, for one that cannot run."""
     order = own_function(words)
     check_parameters(words, order, ("rank", "ranks", "microbatches"))
+    most = most_actions(layout.chunks, microbatches)
     try:
         lists = [
-            list(actions_of(words, order(rank, layout.ranks, microbatches), rank))
+            list(actions_of(words, order(rank, layout.ranks, microbatches), rank, most))
             for rank in range(layout.ranks)
         ]
     except UserError:
@@ -97,17 +102,28 @@ def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:
     return schedule
 
 
-def actions_of(words: str, found: object, rank: int) -> Iterator[Action]:
-    """Read what a reader's schedule returns for a rank. Raises UserError for what is no list of actions."""
+def actions_of(words: str, found: object, rank: int, most: int) -> Iterator[Action]:
+    """Read what a reader's schedule returns for a rank, whose list has `most` actions at most. Raises
+    UserError for what is no list of actions, and for one that does not end."""
     if not isinstance(found, Iterable):
         raise UserError(f"{words} returned {brief(found)} for GPU {rank}: yield its actions, in order.")
-    for each in found:
+    for number, each in enumerate(found):
+        if number > SURPLUS * most:
+            raise UserError(
+                f"{words} has yielded {number:,} actions for GPU {rank}, and {most:,} are the most that a "
+                "step can have: does a loop end?"
+            )
         if not isinstance(each, tuple) or len(each) != 3:
             raise UserError(
                 f"{words} yields {brief(each)} for GPU {rank}: yield Action(op, stage, microbatch), or a "
                 "tuple of these."
             )
         yield Action(*each)
+
+
+def most_actions(chunks: int, microbatches: int) -> int:
+    """Return how many actions a rank has where it splits all backwards: F, I and W."""
+    return 3 * chunks * microbatches
 
 
 def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) -> None:

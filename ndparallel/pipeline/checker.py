@@ -146,7 +146,7 @@ def _circle(needs: Mapping[int, Action], layout: Layout) -> str:
         rank = layout.rank(needs[rank].stage)
     circle = path[path.index(rank) :]
     if len(circle) == 1:
-        return f"rank {rank} waits for its own {needs[rank]}, which does not stand before in its list."
+        return f"rank {rank} waits for its own {needs[rank]}, which does not come earlier in its list."
     return (
         f"rank {circle[0]} "
         + ", which ".join(_wait(needs[rank], layout) for rank in circle)

@@ -26,7 +26,7 @@ import numpy as np
 from gpu import MEMORY_KINDS, si
 from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.quoting import markup
-from ndparallel.base.words import listed
+from ndparallel.base.words import ended, listed
 from ndparallel.results.contention import sharing_words
 from ndparallel.results.measure import Contention, Measurement
 
@@ -194,10 +194,7 @@ class Report:
             if row.error:
                 names.setdefault(row.error, []).append(row.name)
         for error, alike in names.items():
-            yield (
-                f"{listed(alike)} {'has' if len(alike) == 1 else 'have'} no numbers: "
-                f"{error.removesuffix('.')}."
-            )
+            yield f"{listed(alike)} {'has' if len(alike) == 1 else 'have'} no numbers: {ended(error)}"
             if self.baseline and self.baseline.name in alike and any(map(self.speedup, self.strategies)):
                 need = si_or_dash((self.baseline.peak_memory_bytes or {}).get("total"), "B")
                 yield (

@@ -10,6 +10,7 @@ from ndparallel.base.words import (
     choices,
     compare_durations,
     count,
+    ended,
     folded,
     listed,
     paragraph,
@@ -115,3 +116,7 @@ def test_a_docstrings_paragraphs_are_broken_anew_and_its_examples_are_not():
     )
     assert folded(text, 12).startswith("Say one\nthing.\n\nIdea   A\n       long\n       idea.\nLimit")
     assert folded(text, 40).startswith("Say one thing.\n\nIdea   A long idea.\nLimit  None.\n")
+
+
+def test_a_sentence_has_one_end():
+    assert [ended(each) for each in ("it is", "it is.", "is it?")] == ["it is.", "it is.", "is it?"]

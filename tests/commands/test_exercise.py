@@ -11,6 +11,19 @@ from ndparallel.exercises.catalog import ORDER, all_exercises, find_exercise
 from ndparallel.exercises.template import solution, template
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "exercises.md"
+SLOW_RING = """
+import numpy as np
+
+def all_reduce(gpu, array, ranks):
+    if gpu.rank:
+        gpu.send(0, array, "part")
+        gpu.receive(0, "sum", into=array)
+    else:
+        for other in range(1, ranks):
+            gpu.receive(other, "part", into=array, combine=np.add)
+        for other in range(1, ranks):
+            gpu.send(other, array, "sum")
+"""
 
 
 @pytest.fixture
@@ -47,6 +60,18 @@ def test_a_right_answer_gets_its_mark_and_the_list_shows_it(folder, capsys):
     (folder / "ring.py").write_text(solved("ring") + "# one line more\n", "utf-8")
     main(["exercise"])
     assert re.search(r"ring .* as good as ours, changed since", capsys.readouterr().out)
+
+
+def test_an_answer_that_is_right_and_slow_is_told_of_a_hint_and_of_what_is_next(folder, capsys):
+    folder.mkdir()
+    (folder / "ring.py").write_text(SLOW_RING, "utf-8")
+    main(["exercise", "halves"])  # begun, and not right: still the next
+    capsys.readouterr()
+    assert main(["exercise", "ring"]) == 0
+    told = capsys.readouterr().out
+    assert "Hand the sum round: passed" in told
+    hint, following = "A hint: ndparallel exercise ring --hint", "Next: ndparallel exercise halves"
+    assert told.rstrip().endswith(f"{hint}\n\n{following}")
 
 
 def test_a_wrong_answer_ends_with_1_and_what_it_prints_is_not_in_the_json(folder, capfd):

@@ -37,6 +37,7 @@ def verdict_of(tmp_path, body: str):
         ("    gpu.receive(9, 0)\n", "the ranks are 0 to 3 (line 2: gpu.receive(9, 0))"),
         ("    array[1000] = 1\n", "IndexError: index 1000 is out of bounds"),
         ("    import os; os._exit(0)\n", "The answer ended Python itself"),
+        ("    import sys; sys.exit()\n", "The answer ended Python itself"),
         ("    import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n", "ended by SIGKILL"),
         ("    input()\n", "EOFError"),
         ("    x = bytearray(8 * 2**30)\n", "no memory is left (line 2: x = bytearray(8 * 2**30))"),

@@ -27,5 +27,5 @@ def test_memory_that_runs_out_says_what_was_asked_for_and_what_is_held():
         gpu.allocate("activations", 0.2e9)
     assert str(error.value) == (
         "GPU 0 has 1.00 GB of memory, and ran out of it before the step was done: 200 MB more of activations "
-        "would make 1.10 GB (weights 900 MB, activations 200 MB)"
+        "would make 1.10 GB, 100 MB too much (weights 900 MB, activations 200 MB)"
     )

@@ -75,7 +75,7 @@ def test_the_link_stops_tp_on_8_gpus_and_the_bubble_stops_pp():
     with Runner(POCKET, "inline") as runner:
         rows = load(LESSON).sweep("layouts", runner, Job()).rows
     by_layout = {(row["tp"], row["pp"], row["dp"]): row for row in rows}
-    assert by_layout[8, 1, 1]["waiting share"] > 0.5
+    assert by_layout[8, 1, 1]["exposed share"] > 0.5
     assert by_layout[1, 8, 1]["bubble share"] > 0.5
 
 

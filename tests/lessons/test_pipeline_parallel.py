@@ -239,5 +239,5 @@ def test_the_sweep_over_chunks_has_links_that_cost_nothing_beside_those_that_do(
     with Runner(POCKET, "inline") as runner:
         rows = load(LESSON).sweep("chunks", runner, Job()).rows
     steps = {(row["links"], row["chunks"]): row["step_seconds"] for row in rows}
-    assert all(row["waiting share"] == 0 for row in rows if row["links"] == "free")
+    assert all(row["exposed share"] == 0 for row in rows if row["links"] == "free")
     assert all(steps["free", v] < steps["inside", v] < steps["across", v] for v in (1, 2, 4))

@@ -94,15 +94,15 @@ def test_a_dropped_or_repeated_action_is_explained(data):
         (by_hand("F0.0 X0.0"), "rank 0 lists X of microbatch 0 on stage 0: an op is one of F, B, I, W."),
         (
             by_hand("B0.0 F0.0"),
-            "rank 0 waits for its own F of microbatch 0 on stage 0, which does not stand before in its list.",
+            "rank 0 waits for its own F of microbatch 0 on stage 0, which does not come earlier in its list.",
         ),
         (
             by_hand("F0.0 W0.0 I0.0"),
-            "rank 0 waits for its own I of microbatch 0 on stage 0, which does not stand before in its list.",
+            "rank 0 waits for its own I of microbatch 0 on stage 0, which does not come earlier in its list.",
         ),
         (
             by_hand("F0.0 B0.0", fused=[[0]]),
-            "rank 0 waits for its own F of microbatch 0 on stage 0, which does not stand before in its list.",
+            "rank 0 waits for its own F of microbatch 0 on stage 0, which does not come earlier in its list.",
         ),
         (
             by_hand("F0.0 B0.0", fused=[[1]]),

@@ -40,9 +40,10 @@ def attempt(answer) -> Attempt:
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
-    if not yours.sends_evenly:
-        return "One GPU collects everything, and its link is the bottleneck: a ring keeps all links busy."
     times = yours.figures["bytes_sent"] / par.figures["bytes_sent"]
+    if not yours.sends_evenly:
+        often = " And average once a step, not after every microbatch." if times > 2.005 else ""
+        return f"One GPU sends more than the others, who wait for it: a ring keeps all links busy.{often}"
     if times > 1.005:
         return (
             f"Every gradient is averaged {times:.3g} times a step: add up all microbatches first, and "

@@ -26,6 +26,7 @@ from ndparallel.lessons.registry import single_gpu
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.job import Job
 
+PARTS = (1, 2, 4, 8)
 SMALL = replace(POCKET, memory_bytes=3e6)
 
 
@@ -37,6 +38,8 @@ def choose() -> tuple[int, str]:
 def attempt(answer) -> Attempt:
     chosen = answer.on(0).choose()
     match chosen:
+        case (int(microbatches), str()) if microbatches not in PARTS:
+            raise UserError(f"8 sequences cannot be taken in {microbatches} equal parts: take 1, 2, 4 or 8.")
         case (int(microbatches), str(recompute)):
             job = Job(microbatches=microbatches, recompute=recompute)
         case _:

@@ -68,7 +68,7 @@ def sums(gpu, job):
 
 
 def through_one_gpu(gpu, job):
-    """One GPU collects everything"""
+    """One GPU sends more than the others, who wait for it: a ring keeps all links busy."""
     replica = Replica(gpu, job)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -76,6 +76,19 @@ def through_one_gpu(gpu, job):
             replica.backward(microbatch)
         for bucket in replica.buckets:
             bucket.all_reduce(algorithm="naive")
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def through_one_gpu_every_microbatch(gpu, job):
+    """And average once a step, not after every microbatch."""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+            for bucket in replica.buckets:
+                bucket.all_reduce(algorithm="naive")
         replica.optimizer_step()
     return replica.outcome
 

@@ -35,6 +35,12 @@ def backward_before_forward(rank, ranks, microbatches):
         yield Action("F", rank, microbatch)
 
 
+def without_end(rank, ranks, microbatches):
+    """24 are the most that a step can have: does a loop end?"""
+    while True:
+        yield Action("F", rank, 0)
+
+
 def wrong_stage(rank, ranks, microbatches):
     """Rank 1 lists F of microbatch 0 on stage 0: its stages are 1"""
     for microbatch in range(microbatches):
