@@ -217,10 +217,10 @@ def document(
 
 def show(cluster: FailureModel, rows: list[dict[str, Any]], said: list[str]) -> None:
     (console, width), title = plain_console(), "Goodput"
-    several = cluster.gpus > 1
+    several, rate = cluster.gpus > 1, three_digits(cluster.failures_per_gpu_hour)
     head = (
         f"{title}  {cluster.gpus:,} GPU{'s, each' if several else ','} failing "
-        f"{three_digits(cluster.failures_per_gpu_hour)} times an hour: {'one does' if several else 'it does so'} "
+        f"{rate} times an hour: {'one does' if several else 'it does so'} "
         f"every {in_words(cluster.mtbf_seconds)}. A checkpoint stops all for "
         f"{in_words(cluster.checkpoint_seconds)}, a failure for "
         f"{in_words(cluster.restart_seconds)}."

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu import si
 from ndparallel.commands.command_line import main
 from ndparallel.commands.explain import explained
 from ndparallel.hardware.accelerator import find_hardware
@@ -444,6 +445,17 @@ def test_groups_that_share_a_port_are_named_with_what_that_adds(capsys, layout, 
     printed = " ".join(capsys.readouterr().out.split())
     assert said is None or said in printed
     assert ("Ports shared: " in printed) == bool(said)
+
+
+def test_explain_lists_an_optimizer_on_the_host_and_says_what_a_step_waits_for_dp(capsys):
+    options = [*LLAMA, "--dp", "8", "--zero", "1", "--offload", "optimizer"]
+    found = answered(capsys, *options)["breakdown_seconds"]
+    assert main(["explain", *options, "--unit", "optimizer", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["passes"]["optimizer"]
+    assert sum(row["seconds"] for row in rows) == pytest.approx(found["optimizer"], rel=1e-12)
+    assert {row["bound"] for row in rows} == {"link to the host", "the host"}
+    assert main(["explain", *options]) == 0
+    assert f"waits {si(found['dp'], 's')} for it" in capsys.readouterr().out
 
 
 def test_explain_says_what_shared_ports_add(capsys):
