@@ -6,8 +6,9 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatc
        number of chunks.
 Cost   some microseconds for every layout.
 Limit  Left out is what only has another name: ZeRO over one rank (but ZeRO-1 where frameworks ask for it),
-       ZeRO-2 in a pipeline of FSDP, schedules without a pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding
-       over fewer ranks than there are (HSDP) there is one that fills a node, if no number is asked for.
+       ZeRO-2 in a pipeline of FSDP, schedules without a pipeline, one chunk of interleaved (eager 1F1B) and
+       of breadth-first (GPipe). Of sharding over fewer ranks than there are (HSDP) there is one that fills a
+       node, if no number is asked for.
        Modules that run again are the CHEAP ones, and only where a plan lacks memory without. `outside` names
        what else is priced where it is asked for, and never searched.
 

@@ -76,11 +76,7 @@ def as_json(found: Found, tokens: float, price: float | None = None) -> dict[str
     """Tell what was found in JSON's types, with the stable keys."""
     return {
         "plans": [answer_json(found.job, answer, tokens, price) for answer in found.answers],
-        "rejected": dict(found.rejected),
-        "legal": found.legal,
-        "fit": found.fit,
-        "timed": found.timed,
-        "gap_ratio": found.gap,
+        **found.counts(),
         "kinds": [
             answer_json(found.job, answer, tokens, price) | {"equal": is_equal(found, answer)}
             for answer in found.kinds

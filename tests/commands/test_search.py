@@ -194,6 +194,8 @@ def test_advise_follows_the_guides_and_says_how_much_longer_their_plan_takes(cap
     assert found["left_on_the_table_ratio"] == pytest.approx(
         1 - found["best"]["step_seconds"] / found["advised"]["step_seconds"]
     )
+    assert found["legal"] > found["fit"] > found["timed"] > 0 and 0 <= found["gap_ratio"] < 0.1
+    assert sum(found["rejected"].values()) > 0
     out = printed(capsys, "advise", *JOB)
     assert "under 10 billion parameters?" in out and "the best plan" in out
 
