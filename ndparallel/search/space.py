@@ -182,9 +182,11 @@ def runs(job: TrainingJob, name: str, pp: int, microbatches: np.ndarray) -> np.n
 def outside(job: TrainingJob) -> str:
     """Name the options of a plan that no search sets."""
     some = "No plan of the search has --recompute-layers"
+    cut = " Plans with tp cut each expert over it; --what-if etp=1 searches those that do not."
+    ends = cut * bool(job.shape.experts and job.stack.cuts_experts)
     if not (sets := module_sets(job)):
-        return f"{some} or --stage-layers."
-    return f"{some}, --stage-layers, or --recompute-modules beyond {listed(sets[0])}."
+        return f"{some} or --stage-layers.{ends}"
+    return f"{some}, --stage-layers, or --recompute-modules beyond {listed(sets[0])}.{ends}"
 
 
 # ---------------------------------------------------------------------------------------------- what is fixed

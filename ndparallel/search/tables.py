@@ -14,6 +14,7 @@ from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, own_refu
 from ndparallel.planner.describe import (
     assumed_links,
     bound,
+    cut_words,
     peak_words,
     plan_words,
     size_words,
@@ -302,7 +303,8 @@ def show_changes(console: Console, before: Prediction, changed: dict[str, Predic
 
 def fitting_words(found: Prediction) -> str:
     fits = ", does not fit" if found.missing_bytes > 0 else ", fits tightly" * found.is_tight
-    return plan_words(found.plan) + fits
+    cut = cut_words(found.job, found.plan)
+    return plan_words(found.plan) + f", {cut}" * bool(cut) + fits
 
 
 def what_if_json(changed: dict[str, Prediction]) -> list[dict[str, Any]]:

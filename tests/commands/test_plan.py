@@ -403,6 +403,23 @@ def test_explain_says_what_a_plan_counts_where_all_to_alls_hide_beside_another_m
     assert "A plan counts" in capsys.readouterr().out
 
 
+def test_no_rank_gets_more_rows_than_tokens_can_choose_of_its_experts_and_it_is_said(capsys):
+    """Two of 8 experts each: one of them on a rank gets at most a row of every token, 4 times the mean."""
+    words = "--model mixtral-8x7b --gpus 64 --global-batch 64 --zero 1 --ep 8 --routing-imbalance"
+    four, eight = (answered(capsys, *words.split(), each)["step_seconds"] for each in ("4", "8"))
+    assert four == eight
+    assert main(["plan", *words.split(), "8", "--timeline", "none"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "experts with 4 times the mean's rows, and no rank can have more" in told
+
+
+def test_what_if_says_which_plans_cut_experts_over_tp(capsys):
+    options = "plan --model mixtral-8x7b --gpus 64 --global-batch 64 --zero 1 --ep 8 --tp 4 --what-if etp=tp"
+    assert main(options.split()) == 0
+    *_, before, after = capsys.readouterr().out.splitlines()
+    assert "each expert cut over 4 tp ranks" in after and "cut" not in before
+
+
 def test_explain_prices_the_busiest_ranks_experts(capsys):
     options = "--model mixtral-8x7b --gpus 8 --ep 8 --global-batch 64 --routing-imbalance 1.3"
     assert main(["explain", *options.split()]) == 0
