@@ -297,6 +297,27 @@ def test_scaling_says_where_a_model_does_not_fit(capsys):
     assert "1: none fits" in out and "Take more GPUs" in out
 
 
+def test_scaling_names_its_plans_in_json_and_the_peak_that_mfu_is_of(capsys):
+    job = [*JOB, "--sizes", "16"]
+    row, again = record(capsys, "scaling", *job)["rows"]
+    assert record(capsys, "plan", *JOB, "--plan", row["name"])["step_seconds"] == row["step_seconds"]
+    assert row["name"] == again["name"]
+    assert "MFU is of" not in printed(capsys, "scaling", *job)
+    assert "MFU is of fp8's 1,979 TFLOP/s" in printed(capsys, "scaling", *job, "--dtype", "fp8")
+
+
+def test_more_gpus_are_not_advised_where_they_were_tried_and_did_not_help(capsys):
+    assert main(["plan", *JOB, "--max-memory", "100MB"]) == 2
+    err = capsys.readouterr().err
+    assert "nor would more GPUs" in err and "Take more GPUs" not in err
+
+
+def test_experts_without_a_width_are_told_which_option_gives_it(capsys):
+    sizes = "--layers 7 --hidden 512 --heads 8 --ffn 2048 --vocab 100 --experts 4 --top-k 2"
+    assert main(["plan", *sizes.split(), "--gpus", "8", "--global-batch", "8", "--dp", "8"]) == 2
+    assert "--experts needs --expert-ffn" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("dtype", NUMBER_TYPES)
 def test_every_type_of_number_has_an_mfu_in_text_json_and_search(capsys, dtype):
     typed = [*JOB, "--hardware", "b200" if dtype in ("mxfp8", "nvfp4") else "h100", "--dtype", dtype]
