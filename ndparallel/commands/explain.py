@@ -15,18 +15,23 @@ import numpy as np
 from gpu import Operation, si
 from ndparallel.base.errors import unknown
 from ndparallel.hardware.launch_modes import with_launch_mode
-from ndparallel.planner.describe import shared_ports, tensor_parallel_across
+from ndparallel.planner.describe import NEGLIGIBLE, shared_ports, tensor_parallel_across
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import at_least_one, job_and_plan, with_defaults
-from ndparallel.planner.prediction import AnyWorkload, prediction_of, workload_of
+from ndparallel.planner.prediction import AnyWorkload, Prediction, prediction_of, workload_of
 from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.framework import FrameworkWorkload
-from ndparallel.planner.step.parameter_kernels import copies_of_shards, step_operations
+from ndparallel.planner.step.parameter_kernels import (
+    copies_of_shards,
+    owned,
+    step_on_host,
+    step_operations,
+)
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import progress
@@ -83,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print()
     if paired := beside_another(work, unit):
         console.print(prose(paired, width))
-    for sentence in tensor_parallel_across(found):
+    for sentence in [*not_listed(found, unit), *tensor_parallel_across(found)]:
         console.print(prose(sentence, width))
     for sentence in shared_ports(found):
         console.print(prose(f"Each collective has its ports to itself here. {sentence}", width))
@@ -135,11 +140,21 @@ def beside_another(work: AnyWorkload, unit: str) -> str:
     )
 
 
+def not_listed(found: Prediction, unit: str) -> list[str]:
+    """Say what a step waits for gradients and sharded weights, which travel beside whole passes."""
+    waits = float(found.step.breakdown["dp"])
+    if unit == "optimizer" or waits < NEGLIGIBLE * found.seconds:
+        return []
+    whose = f"pipeline rank {found.step.rank}" if found.plan.pp > 1 else "a GPU"
+    step = si(found.seconds, "s")
+    return [f"What dp sends is in no list: {whose} waits {si(waits, 's')} for it in a step of {step}."]
+
+
 def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
     """Rows by pass; what takes no time, and passes in which nothing happens, are left out."""
     if unit == "optimizer":
         assert isinstance(work, FrameworkWorkload)
-        lists = {unit: [row_of(work, item) for item in step_operations(work.pricing, *work.trained(0))]}
+        lists = {unit: optimizer_rows(work)}
     elif isinstance(work, FrameworkWorkload):
         passes = work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
         gathered, again, made = copies_of_shards(work.pricing, unit)
@@ -159,6 +174,19 @@ def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
         for name, rows in lists.items()
         if (shown := [row for row in rows if row["seconds"] or row["beside"]])
     }
+
+
+def optimizer_rows(work: FrameworkWorkload) -> list[dict[str, Any]]:
+    """The optimizer's step kernel by kernel, or what it takes on the host."""
+    trained = work.trained(0)
+    if "optimizer" not in work.job.offload:
+        return [row_of(work, item) for item in step_operations(work.pricing, *trained)]
+    parts = step_on_host(work.pricing, owned(work.pricing, *trained))
+    return [
+        {"name": part.name, "flops": 0.0, "bytes": float(part.bytes), "seconds": float(part.seconds)}
+        | {"bound": "link to the host" if part.bytes else "the host", "beside": ""}
+        for part in parts
+    ]
 
 
 def waits_of(passed: TimeBreakdown) -> list[dict[str, Any]]:

@@ -217,10 +217,10 @@ def document(
 
 def show(cluster: FailureModel, rows: list[dict[str, Any]], said: list[str]) -> None:
     (console, width), title = plain_console(), "Goodput"
-    several = cluster.gpus > 1
+    several, rate = cluster.gpus > 1, three_digits(cluster.failures_per_gpu_hour)
     head = (
         f"{title}  {cluster.gpus:,} GPU{'s, each' if several else ','} failing "
-        f"{cluster.failures_per_gpu_hour:.3g} times an hour: {'one does' if several else 'it does so'} "
+        f"{rate} times an hour: {'one does' if several else 'it does so'} "
         f"every {in_words(cluster.mtbf_seconds)}. A checkpoint stops all for "
         f"{in_words(cluster.checkpoint_seconds)}, a failure for "
         f"{in_words(cluster.restart_seconds)}."
@@ -248,7 +248,7 @@ def sentences(best: dict[str, Any], tolerable: tuple[float, float], lasts: Durat
     yield f"{some} keeps at least 99% of what the best interval does."
     yield (
         f"With a checkpoint every {in_words(best['interval_seconds'])} ({best['by']}), {training} takes "
-        f"{lasts.days:,.1f} and meets {failure_words(lasts)}."
+        f"{in_days(lasts.days)} and meets {failure_words(lasts)}."
     )
 
 
@@ -260,9 +260,15 @@ def failure_words(lasts: Duration) -> str:
     if lasts.shortest_days is None:
         return f"{many} failures, by Daly's formula: too many to simulate"
     return (
-        f"{many} failures on average; in 9 of 10 simulated runs {lasts.shortest_days:,.1f} to "
-        f"{lasts.longest_days:,.1f} days"
+        f"{many} failures on average; in 9 of 10 simulated runs {in_days(lasts.shortest_days)} to "
+        f"{in_days(lasts.longest_days)} days"
     )
+
+
+def in_days(days: float | None) -> str:
+    """Write days to a tenth, and less than one with three digits."""
+    days = days or 0.0
+    return f"{days:,.1f}" if days >= 1 else three_digits(days)
 
 
 def in_words(seconds: float) -> str:

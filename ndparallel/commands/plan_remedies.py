@@ -24,7 +24,7 @@ def print_remedies(none: NoPlanFits, arguments: argparse.Namespace) -> None:
     with progress() as announce:
         announce("what would make a plan fit")
         found = remedies_of_search(none.space)
-    print(none.reason if found else none, file=sys.stderr)
+    print(none.reason if found else f"{none.reason} {NONE}", file=sys.stderr)
     if arguments.json:
         print_json({"fits": False, "remedies": [each.as_dict() for each in found]})
     elif found and not (arguments.emit or arguments.csv):

@@ -20,7 +20,7 @@ from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief, visible
 from ndparallel.base.words import count, three_digits
-from ndparallel.planner.describe import plan_words
+from ndparallel.planner.describe import peak_words, plan_words
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, with_defaults
 from ndparallel.planner.plan_name import name_of
@@ -87,8 +87,15 @@ def show(curves: Curves) -> None:
     each = [point for points in curves.values() for point in points]
     reasons = [f"Batch {point.global_batch}: {point.why_not}" for point in each if point.why_not]
     above = [sentence for points in curves.values() for sentence in above_one(points)]
-    for sentence in dict.fromkeys([*reasons, NOTE, *rounded(curves["weak"]), *above]):
+    for sentence in dict.fromkeys([*reasons, NOTE, *peak_of(each), *rounded(curves["weak"]), *above]):
         console.print(prose(sentence, width))
+
+
+def peak_of(points: list[Point]) -> list[str]:
+    """Say which peak MFU is a share of, where it is not that of 16 bits."""
+    best = next((point.best for point in points if point.best), None)
+    peak = peak_words(best).partition(" (")[0] if best else ""
+    return [f"MFU is{peak}, and not of bf16's."] * bool(peak)
 
 
 def rounded(points: list[Point]) -> list[str]:

@@ -6,7 +6,8 @@ Idea   Its pipeline runs 1F1B of one chunk (runtime/pipe/schedule.py, TrainSched
        no sequences. Experts (AutoEP) may be sharded as weights without it
        (_validate_zero3_moe_compatibility); with it they take neither ZeRO-3 nor a pipeline
        (module_inject/auto_ep_folding.py, validate_folding_global). Whole layers are recomputed, or none
-       (runtime/pipe/module.py, PipelineModule.forward).
+       (runtime/pipe/module.py, PipelineModule.forward). An optimizer on the host is ZeRO's
+       (docs/_pages/config-json.md, Optimizer offloading).
 Limit  Its context parallelism (Ulysses) is another than ours; ZeRO++'s shards inside a node are left out.
 """
 
@@ -40,6 +41,10 @@ RULES = (
         lambda job, plan: deepspeed_lacks(
             f"pipeline of experts that ep ranks share with tp={plan.tp}", "take --tp 1"
         ),
+    ),
+    LaunchRule(
+        lambda job, plan: "optimizer" in job.offload and (plan.zero == 0),
+        lambda job, plan: deepspeed_lacks("optimizer on the host without ZeRO", "take --zero 1"),
     ),
     LaunchRule(
         lambda job, plan: plan.sends_rows_beside(job.stack),

@@ -61,17 +61,22 @@ def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
     and values that are gathered."""
     again = plan.modules(job.stack) if plan.recompute == "selective" else ()
     modules = again if again != find_stack(job.stack.name).selective else ()
-    imbalance = job.routing_imbalance
+    received = float(plan.share(job).received)
+    no_more = ", and no rank can have more" * (received < job.busiest)
     words = {
         f"recomputing {' and '.join(modules)}": modules,
-        f"the busiest rank's experts with {imbalance:g} times the mean's rows": imbalance > 1,
+        f"the busiest rank's experts with {received:g} times the mean's rows{no_more}": received > 1,
         f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
         "keys and values gathered": plan.cp > 1 and job.stack.cp_gathers,
-        f"each expert cut over {plan.tp} tp ranks": job.shape.experts
-        and plan.tp > 1
-        and job.stack.cuts_experts,
+        cut_words(job, plan): cut_words(job, plan),
     }
     return [*(word for word, holds in words.items() if holds), *state_words(job)]
+
+
+def cut_words(job: TrainingJob, plan: Plan) -> str:
+    """That tp cuts every expert, where it does."""
+    cut = job.shape.experts and plan.tp > 1 and job.stack.cuts_experts
+    return f"each expert cut over {plan.tp} tp ranks" if cut else ""
 
 
 def state_words(job: TrainingJob) -> list[str]:

@@ -224,10 +224,18 @@ class Plan:
     def microbatches(self, job: TrainingJob):
         return job.global_batch // (self.dp * self.micro_batch)
 
+    def most_received(self, job: TrainingJob):
+        """Rows that the busiest rank's experts get, in those of the mean rank, where every token chooses as
+        many of its experts as it can."""
+        if not job.shape.experts:
+            return 1.0
+        chosen = job.shape.experts.top_k
+        return self.ep * smaller(chosen, job.shape.experts.experts / self.ep) / chosen
+
     def share(self, job: TrainingJob) -> Share:
         dtype = job.stack.dtype
         sent = 1.0 if job.capacity_factor is None else min(1.0, job.capacity_factor)
-        received = job.busiest if job.busiest <= 1 else smaller(job.busiest, self.ep)
+        received = job.busiest if job.busiest <= 1 else smaller(job.busiest, self.most_received(job))
         return Share(
             self.micro_batch,
             job.sequence,

@@ -173,6 +173,8 @@ def shape_from(arguments: argparse.Namespace) -> ModelShape:
             "which model? Name a preset, as --model llama-3-8b, or a config.json; or give --layers, "
             "--hidden, --heads, --ffn and --vocab."
         )
+    if flags.get("experts") and "expert_ffn" not in flags:
+        raise UserError("--experts needs --expert-ffn, the width of one.")
     needed: dict[str, Any] = {name: flags.get(name) for name in ("layers", "hidden", "heads", "ffn", "vocab")}
     return from_flags(**needed | flags)
 

@@ -18,6 +18,7 @@ from ndparallel.base.words import WIDTH
 FOLDED = 12  # the first column is folded to no less, where shorter heads help
 WHOLE = 16  # letters: words of the first column that are not longer stay whole while others can be folded
 PIECE = 3  # letters of a head's word that stay together then
+MARKS = ("= ", "  ")  # before a row's name
 SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # where there is little room
 
 
@@ -50,20 +51,24 @@ def quiet_table(
             max_width=None if is_last_of_words else widths[number],
         )
     last = width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[:-1])
-    for *others, end in ([*map(visible, row)] for row in rows):
-        cells = [*others, in_lines(end, last) if columns[-1] in words else end]
+    for row in rows:
+        cells = [*map(visible, row)]
+        cells[0] = in_lines(cells[0], widths[0])
+        cells[-1] = in_lines(cells[-1], last) if columns[-1] in words else cells[-1]
         table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
     return table
 
 
 def in_lines(word: str, width: int) -> str:
-    """A word that is longer than its column, as a plan's name, in lines that end with its commas."""
-    if " " in word or len(word) <= width:
+    """A word that is longer than its column, as a plan's name, in lines that end with its commas; under one
+    another behind a mark, "= " or blanks."""
+    mark = word[:2] if word[:2] in MARKS else ""
+    if " " in word[len(mark) :] or len(word) <= width:
         return word
-    lines = [""]
-    for part in re.findall("[^,]*,?", word):
-        if lines[-1] and len(lines[-1] + part) > width:
-            lines.append("")
+    lines = [mark]
+    for part in re.findall("[^,]*,?", word[len(mark) :]):
+        if len(lines[-1]) > len(mark) and len(lines[-1] + part) > width:
+            lines.append(" " * len(mark))
         lines[-1] += part
     return "\n".join(lines)
 

@@ -107,6 +107,7 @@ class Advice:
             "hides_dispatch": self.found.job.stack.hides_dispatch,
             "longer_than_best_ratio": longer,
             "left_on_the_table_ratio": longer and longer / (1 + longer),  # the same, of the advised step
+            **self.found.counts(),
         }
 
 
@@ -148,12 +149,8 @@ class Rules:
             return [self.three_dimensions()]
         billions = f"{self.parameters / 1e9:.4g}"
         if self.parameters < SMALL:
-            self.ask(
-                PLAYBOOK,
-                "under 10 billion parameters?",
-                "yes: FSDP, sharded data parallelism",
-                parameters=self.parameters,
-            )
+            question, follows = "under 10 billion parameters?", "yes: FSDP, sharded data parallelism"
+            self.ask(PLAYBOOK, question, follows, parameters=self.parameters)
             return [self.data_parallel(zero=3)]
         if self.parameters < LARGE:
             question, follows = f"10 to 100 billion parameters? {billions}", "yes: FSDP, or TP and PP"
@@ -197,7 +194,8 @@ class Rules:
         batch, wanted = self.job.global_batch, divisors(self.gpus)
         enough = next((each for each in wanted if each >= tp and batch % (self.gpus // each) == 0), self.gpus)
         if enough > tp:
-            follows = f"no: TP{enough}, so that {self.gpus // enough} share the batch"
+            ranks = self.gpus // enough
+            follows = f"no: TP{enough}, so that {ranks} share{'s' * (ranks == 1)} the batch"
             self.ask(PLAYBOOK, "a sequence for every GPU?", follows, sequences=batch)
         cut = self.cuts_sequences(enough)
         plan = Plan(tp=enough, dp=self.gpus // enough, zero=zero, sequence_parallel=cut)
@@ -213,7 +211,8 @@ class Rules:
                 size = able[-1].micro_batch
                 self.ask(TORCHTITAN, question, f"{size}{again(recompute)}", micro_batch=size)
                 return able[-1]
-        self.ask(TORCHTITAN, question, "none fits", micro_batch=0)
+        broken = next(violations(self.job, plan), None)
+        self.ask(TORCHTITAN, question, f"none: {broken.rule}" if broken else "none fits", micro_batch=0)
         return plan
 
     # ---- the ways with a pipeline
@@ -241,7 +240,7 @@ class Rules:
             for recompute in (RECOMPUTE if tp == wider[-1] else RECOMPUTE[:2])
         ]
         reaches = (self.first_that_fits(some, self.node * nodes) for nodes in NODES_OF_EXPERTS)
-        found = {f"EP{one.ep} {self.where(one)}": one for one in reaches if one}
+        found = self.named([one for one in reaches if one])
         take = self.quickest(BRIDGE if len(found) > 1 else MEGATRON, f"{experts} experts?", found)
         if not take:
             return self.no_pipeline_fits(plan)
@@ -265,6 +264,15 @@ class Rules:
         question = "all-to-alls behind another microbatch?"
         self.ask(EXPERTS, question, follows, hidden_seconds=hidden, shown_seconds=shown)
         self.job = self.job if lacking > 0 else hiding
+
+    def named(self, plans: Sequence[Plan]) -> dict[str, Plan]:
+        """The plans by their EP, and where that is another's too, by more of them."""
+        found: dict[str, Plan] = {}
+        for plan in plans:
+            name = f"EP{plan.ep} {self.where(plan)}"
+            taken = found.get(name, plan) != plan
+            found[name + f" with TP{plan.tp} and PP{plan.pp}" * taken] = plan
+        return found
 
     def where(self, plan: Plan) -> str:
         return "inside the node" if plan.ep * plan.tp <= self.node else "over nodes"
@@ -342,13 +350,8 @@ class Rules:
         """As much TP as a node has GPUs, and the model heads for."""
         wanted = divisors(gcd(self.node, self.gpus))
         tp = [each for each in wanted if not any(violations(self.job, Plan(tp=each)))][-1]
-        self.ask(
-            PLAYBOOK,
-            f"TP within the node? {self.node} GPUs a node",
-            f"TP{tp}",
-            gpus_per_node=self.node,
-            tp=tp,
-        )
+        question = f"TP within the node? {self.node} GPUs a node"
+        self.ask(PLAYBOOK, question, f"TP{tp}", gpus_per_node=self.node, tp=tp)
         return tp
 
     def cuts_sequences(self, tp: int) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.launch_flags.frameworks import launched_by, whose
+from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.adapters import NF4_BITS, Adapters
@@ -57,6 +58,7 @@ JOBS: tuple[tuple[str, Change], ...] = (
 )
 WIDER = {"tp": "tensor parallelism of", "cp": "context parallelism of", "pp": "a pipeline of"}
 FULL = plan_change("full recomputation", "--recompute full", recompute="full", recompute_layers=0)
+SHARDED = plan_change("ZeRO-1", "--zero 1", zero=1)
 ONE = plan_change("microbatches of 1", "--micro-batch 1", micro_batch=1)
 
 
@@ -109,8 +111,10 @@ def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
 
 
 def remedied(job: TrainingJob, plan: Plan, kind: str, change: Change) -> Iterator[Remedy]:
-    """The change alone; where that is not enough, with as much else as is not enough by itself."""
-    for beside in ((), (FULL,), (FULL, ONE)):
+    """The change alone, or with the ZeRO that frameworks have it with; where that is not enough, with as much
+    else as is not enough by itself."""
+    sharded = (SHARDED,) * (plan.zero == 0 and precision_aware(change.apply(job, plan)[0]))
+    for beside in (sharded, (*sharded, FULL), (*sharded, FULL, ONE)):
         whole = sum(beside, change)
         if beside and fitting(*sum(beside[1:], beside[0]).apply(job, plan)):
             return

@@ -133,6 +133,7 @@ def row_of(way: str, point: Point, base: Point | None) -> dict[str, Any]:
         "efficiency": point.efficiency(base),
         "mfu": best and best.mfu,
         "plan": best and best.as_dict()["plan"],
+        "name": best and best.name,
         "why_not": point.why_not or None,
         "usual": usual and usual_row(usual, point.usual),
     }

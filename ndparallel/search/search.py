@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
@@ -65,6 +66,11 @@ class Found:
     @property
     def best(self) -> Prediction:
         return self.answers[0]
+
+    def counts(self) -> dict[str, Any]:
+        """How many plans there were, and how sure it is that the first is the fastest, with stable keys."""
+        counted = {"legal": self.legal, "fit": self.fit, "timed": self.timed, "gap_ratio": self.gap}
+        return {"rejected": dict(self.rejected)} | counted
 
     @cached_property
     def kinds(self) -> list[Prediction]:

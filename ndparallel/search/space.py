@@ -5,9 +5,10 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatc
        every word (recompute, zero, sequence parallelism) with every layout, then every schedule with every
        number of chunks.
 Cost   some microseconds for every layout.
-Limit  Left out is what only has another name: ZeRO over one rank, ZeRO-2 in a pipeline of FSDP, schedules
-       without a pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding
-       over fewer ranks than there are (HSDP) there is one that fills a node, if no number is asked for.
+Limit  Left out is what only has another name: ZeRO over one rank (but ZeRO-1 where frameworks ask for it),
+       ZeRO-2 in a pipeline of FSDP, schedules without a pipeline, one chunk of interleaved (eager 1F1B) and
+       of breadth-first (GPipe). Of sharding over fewer ranks than there are (HSDP) there is one that fills a
+       node, if no number is asked for.
        Modules that run again are the CHEAP ones, and only where a plan lacks memory without. `outside` names
        what else is priced where it is asked for, and never searched.
 
@@ -29,7 +30,8 @@ import numpy as np
 from ndparallel.base.errors import UserError, find_choice, unknown
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
-from ndparallel.base.words import listed
+from ndparallel.base.words import count, listed
+from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill, divisors
 from ndparallel.pipeline.catalog import RECIPES
@@ -110,7 +112,8 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
     for (recompute, modules), zero, cut in product(recomputations(job, fixed), *words):
         uncut = (job.sequence // table[:, 4]) % tp > 0
         other = np.logical_not(reduces_once(job, Plan(**dict(zip(DEGREES, table.T)), zero=zero)))
-        rows = table[((zero == 0) | (replicas > 1)) & other & (((tp > 1) & ~uncut) if cut else True)]
+        named = zero == 0 or (zero == 1 and precision_aware(job))  # which frameworks have with ZeRO-1 alone
+        rows = table[(named | (replicas > 1)) & other & (((tp > 1) & ~uncut) if cut else True)]
         for shards, some_rows in by_shards(job, rows, zero, fixed):
             degrees = dict(zip(DEGREES, some_rows.T))
             again: dict[str, Any] = {"recompute": recompute, "recompute_modules": modules}
@@ -179,9 +182,11 @@ def runs(job: TrainingJob, name: str, pp: int, microbatches: np.ndarray) -> np.n
 def outside(job: TrainingJob) -> str:
     """Name the options of a plan that no search sets."""
     some = "No plan of the search has --recompute-layers"
+    cut = " Plans with tp cut each expert over it; --what-if etp=1 searches those that do not."
+    ends = cut * bool(job.shape.experts and job.stack.cuts_experts)
     if not (sets := module_sets(job)):
-        return f"{some} or --stage-layers."
-    return f"{some}, --stage-layers, or --recompute-modules beyond {listed(sets[0])}."
+        return f"{some} or --stage-layers.{ends}"
+    return f"{some}, --stage-layers, or --recompute-modules beyond {listed(sets[0])}.{ends}"
 
 
 # ---------------------------------------------------------------------------------------------- what is fixed
@@ -233,6 +238,7 @@ def parsed(words: str) -> tuple[str, Any]:
 def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
     """Say what would do: values of what was fixed that have a plan, or why no layout is legal."""
     gpus, fixed, frameworks = space.gpus, space.fixed, space.frameworks
+    where = count(gpus, "GPU")
     for name in (name for name in DEGREES if name in fixed):
         without = {other: value for other, value in fixed.items() if other != name}
         table, wanted = layouts(space.job, gpus, without, Counter()), fixed_values(fixed, name)[0]
@@ -241,17 +247,17 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
                 set(table[:, DEGREES.index(name)].tolist()), key=lambda value: abs(value - wanted)
             )[:3]
             return UserError(
-                f"no plan on {gpus} GPUs has {name}={wanted}; nearest: {', '.join(map(str, sorted(legal)))}."
+                f"no plan on {where} has {name}={wanted}; nearest: {', '.join(map(str, sorted(legal)))}."
             )
     theirs = f", of those that {' or '.join(frameworks)} can launch (--any: of all)" if frameworks else ""
     if shards := fixed.get("shards"):
         return UserError(
-            f"no plan on {gpus} GPUs has shards={shards}{theirs}: it needs zero=3, a dp*cp that {shards} "
+            f"no plan on {where} has shards={shards}{theirs}: it needs zero=3, a dp*cp that {shards} "
             "divides, and, with ep, shards that hold all experts."
         )
     asked = "".join(f" with {name}={value}" for name, value in fixed.items())
-    why = "; ".join(f"{rule} ({count} layouts)" for rule, count in rejected.most_common(3))
-    return UserError(f"no plan on {gpus} GPUs is legal{asked}{theirs}: {why or 'these do not go together'}.")
+    why = "; ".join(f"{rule} ({count(number, 'layout')})" for rule, number in rejected.most_common(3))
+    return UserError(f"no plan on {where} is legal{asked}{theirs}: {why or 'these do not go together'}.")
 
 
 def at(plans: Plan, row: int, schedule: str, chunks: int) -> Plan:

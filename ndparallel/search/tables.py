@@ -14,6 +14,7 @@ from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, own_refu
 from ndparallel.planner.describe import (
     assumed_links,
     bound,
+    cut_words,
     peak_words,
     plan_words,
     size_words,
@@ -76,11 +77,7 @@ def as_json(found: Found, tokens: float, price: float | None = None) -> dict[str
     """Tell what was found in JSON's types, with the stable keys."""
     return {
         "plans": [answer_json(found.job, answer, tokens, price) for answer in found.answers],
-        "rejected": dict(found.rejected),
-        "legal": found.legal,
-        "fit": found.fit,
-        "timed": found.timed,
-        "gap_ratio": found.gap,
+        **found.counts(),
         "kinds": [
             answer_json(found.job, answer, tokens, price) | {"equal": is_equal(found, answer)}
             for answer in found.kinds
@@ -306,7 +303,8 @@ def show_changes(console: Console, before: Prediction, changed: dict[str, Predic
 
 def fitting_words(found: Prediction) -> str:
     fits = ", does not fit" if found.missing_bytes > 0 else ", fits tightly" * found.is_tight
-    return plan_words(found.plan) + fits
+    cut = cut_words(found.job, found.plan)
+    return plan_words(found.plan) + f", {cut}" * bool(cut) + fits
 
 
 def what_if_json(changed: dict[str, Prediction]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu import si
 from ndparallel.commands.command_line import main
 from ndparallel.commands.explain import explained
 from ndparallel.hardware.accelerator import find_hardware
@@ -402,6 +403,23 @@ def test_explain_says_what_a_plan_counts_where_all_to_alls_hide_beside_another_m
     assert "A plan counts" in capsys.readouterr().out
 
 
+def test_no_rank_gets_more_rows_than_tokens_can_choose_of_its_experts_and_it_is_said(capsys):
+    """Two of 8 experts each: one of them on a rank gets at most a row of every token, 4 times the mean."""
+    words = "--model mixtral-8x7b --gpus 64 --global-batch 64 --zero 1 --ep 8 --routing-imbalance"
+    four, eight = (answered(capsys, *words.split(), each)["step_seconds"] for each in ("4", "8"))
+    assert four == eight
+    assert main(["plan", *words.split(), "8", "--timeline", "none"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "experts with 4 times the mean's rows, and no rank can have more" in told
+
+
+def test_what_if_says_which_plans_cut_experts_over_tp(capsys):
+    options = "plan --model mixtral-8x7b --gpus 64 --global-batch 64 --zero 1 --ep 8 --tp 4 --what-if etp=tp"
+    assert main(options.split()) == 0
+    *_, before, after = capsys.readouterr().out.splitlines()
+    assert "each expert cut over 4 tp ranks" in after and "cut" not in before
+
+
 def test_explain_prices_the_busiest_ranks_experts(capsys):
     options = "--model mixtral-8x7b --gpus 8 --ep 8 --global-batch 64 --routing-imbalance 1.3"
     assert main(["explain", *options.split()]) == 0
@@ -444,6 +462,17 @@ def test_groups_that_share_a_port_are_named_with_what_that_adds(capsys, layout, 
     printed = " ".join(capsys.readouterr().out.split())
     assert said is None or said in printed
     assert ("Ports shared: " in printed) == bool(said)
+
+
+def test_explain_lists_an_optimizer_on_the_host_and_says_what_a_step_waits_for_dp(capsys):
+    options = [*LLAMA, "--dp", "8", "--zero", "1", "--offload", "optimizer"]
+    found = answered(capsys, *options)["breakdown_seconds"]
+    assert main(["explain", *options, "--unit", "optimizer", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["passes"]["optimizer"]
+    assert sum(row["seconds"] for row in rows) == pytest.approx(found["optimizer"], rel=1e-12)
+    assert {row["bound"] for row in rows} == {"link to the host", "the host"}
+    assert main(["explain", *options]) == 0
+    assert f"waits {si(found['dp'], 's')} for it" in capsys.readouterr().out
 
 
 def test_explain_says_what_shared_ports_add(capsys):

@@ -194,6 +194,8 @@ def test_advise_follows_the_guides_and_says_how_much_longer_their_plan_takes(cap
     assert found["left_on_the_table_ratio"] == pytest.approx(
         1 - found["best"]["step_seconds"] / found["advised"]["step_seconds"]
     )
+    assert found["legal"] > found["fit"] > found["timed"] > 0 and 0 <= found["gap_ratio"] < 0.1
+    assert sum(found["rejected"].values()) > 0
     out = printed(capsys, "advise", *JOB)
     assert "under 10 billion parameters?" in out and "the best plan" in out
 
@@ -293,6 +295,27 @@ def test_scaling_says_where_a_model_does_not_fit(capsys):
         "a100-40",
     )
     assert "1: none fits" in out and "Take more GPUs" in out
+
+
+def test_scaling_names_its_plans_in_json_and_the_peak_that_mfu_is_of(capsys):
+    job = [*JOB, "--sizes", "16"]
+    row, again = record(capsys, "scaling", *job)["rows"]
+    assert record(capsys, "plan", *JOB, "--plan", row["name"])["step_seconds"] == row["step_seconds"]
+    assert row["name"] == again["name"]
+    assert "MFU is of" not in printed(capsys, "scaling", *job)
+    assert "MFU is of fp8's 1,979 TFLOP/s" in printed(capsys, "scaling", *job, "--dtype", "fp8")
+
+
+def test_more_gpus_are_not_advised_where_they_were_tried_and_did_not_help(capsys):
+    assert main(["plan", *JOB, "--max-memory", "100MB"]) == 2
+    err = capsys.readouterr().err
+    assert "nor would more GPUs" in err and "Take more GPUs" not in err
+
+
+def test_experts_without_a_width_are_told_which_option_gives_it(capsys):
+    sizes = "--layers 7 --hidden 512 --heads 8 --ffn 2048 --vocab 100 --experts 4 --top-k 2"
+    assert main(["plan", *sizes.split(), "--gpus", "8", "--global-batch", "8", "--dp", "8"]) == 2
+    assert "--experts needs --expert-ffn" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", NUMBER_TYPES)

@@ -183,6 +183,13 @@ def test_few_failures_are_not_rounded_to_none_and_one_gpu_is_one(capsys):
 # ------------------------------------------------------------------------------------------------ the command
 
 
+def test_no_rate_is_written_with_an_exponent_above_0_and_no_short_training_takes_0_days(capsys):
+    assert main(["goodput", "--gpus", "16000", "--failure-rate", "1000"]) == 0
+    assert "each failing 1,000 times an hour" in capsys.readouterr().out
+    assert main(["goodput", "--gpus", "8", "--days", "0.04"]) == 0
+    assert "training of 0.04 days takes 0.04 and meets" in capsys.readouterr().out
+
+
 def test_the_command_gives_the_same_json_for_the_same_seed_and_says_what_the_table_says(capsys):
     texts = []
     for options in (["--json"], ["--json"], ["--json", "--seed", "1"], []):

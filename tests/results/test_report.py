@@ -352,3 +352,13 @@ def test_a_plans_name_that_is_longer_than_its_column_is_folded_behind_its_commas
     ):
         table = quiet_table(("", "step", "plan"), [("run", "5.63 s", name)], width, words=("plan",))
         assert [line.split()[-1] for line in printed(table)[2:]] == lines
+
+
+def test_a_plans_long_name_is_folded_behind_its_commas_and_beside_its_mark():
+    names = ("= PP32xDP32xEP8,zero1,mbs1,selective[layernorm+moe_act]", "  DP1024,zero3")
+    lines = printed(quiet_table(("  plan", "step"), [(name, "7.49 s") for name in names], 50))
+    assert [line.rstrip() for line in lines[2:]] == [
+        "= PP32xDP32xEP8,zero1,mbs1,    7.49 s",
+        "  selective[layernorm+moe_act]",
+        "  DP1024,zero3                 7.49 s",
+    ]

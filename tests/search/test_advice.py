@@ -37,6 +37,22 @@ def test_ep_goes_as_far_as_its_reach_beside_tp_and_divides_experts_and_dp(plan, 
     assert Rules(LLAMA, 64).experts_within(plan, reach) == 1
 
 
+def test_two_ways_of_one_ep_keep_their_names_apart_and_one_way_that_is_met_twice_has_one():
+    plans = [Plan(tp=2, pp=32, dp=32, ep=8), Plan(tp=4, pp=16, dp=32, ep=8), Plan(tp=2, pp=32, dp=32, ep=8)]
+    named = Rules(MIXTRAL, 2048).named(plans)
+    assert [*named] == ["EP8 over nodes", "EP8 over nodes with TP4 and PP16"]
+    assert [*named.values()] == plans[:2]
+
+
+def test_a_way_that_cannot_be_is_not_told_as_one_that_does_not_fit():
+    rules = Rules(replace(LLAMA, global_batch=7), 3)  # 32 heads
+    rules.data_parallel(zero=3)
+    assert [each.follows for each in rules.branches] == [
+        "no: TP3, so that 1 shares the batch",
+        "none: heads not divisible by tp",
+    ]
+
+
 @pytest.mark.parametrize(("batch", "few"), [(15, True), (16, False)])
 def test_fewer_than_four_microbatches_for_a_pipeline_rank_are_few_and_take_most_chunks_first(batch, few):
     """32 layers on 4 ranks: 2, 4 or 8 chunks, of which the middle is tried first where they are many."""

@@ -141,3 +141,15 @@ def test_a_remedy_that_fits_by_less_than_memory_is_known_is_marked_tight(capsys)
     assert main(words.split()) == 0
     out = capsys.readouterr().out
     assert out.count(" tight ") == sum(tight.values()) and "tight: less memory is left" in out
+
+
+def test_an_optimizer_on_the_host_comes_with_the_zero_1_that_frameworks_have_it_with(capsys):
+    words = "plan --model llama-3-8b --gpus 1 --global-batch 8 --recompute full"
+    remedies = {each["option"]: each for each in answer(capsys, f"{words} --dp 1")["remedies"]}
+    one = remedies["--offload optimizer --zero 1"]
+    assert one["launched_by"] == ["megatron", "deepspeed"]
+    typed = answer(capsys, f"{words} {one['option']}")
+    assert typed["step_seconds"] == pytest.approx(one["step_seconds"], rel=1e-12)
+    assert typed["name"] == one["plan"]
+    found = answer(capsys, f"{words} --search --offload optimizer")["recommended"]
+    assert found["plan"]["zero"] == 1 and "megatron" in found["launched_by"]

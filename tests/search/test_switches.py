@@ -10,6 +10,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import lists_of
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
@@ -138,9 +139,24 @@ def test_rows_go_over_tp_as_often_as_they_came_over_ep():
     tp_ep of megatron/core/transformer/moe/token_dispatcher.py)."""
     sizes = {}
     for name in DISPATCHERS:
-        job = what_if(what_if(Variant(MIXTURE, 32), "etp=tp"), f"dispatcher={name}").job
-        sizes[name], _ = (op.bytes for op in lists_of(job, PLAN).experts_forward() if "tp all_to_all" in op)
+        there, back = over_tp(name)
+        assert there.bytes == back.bytes
+        sizes[name] = there.bytes
     assert sizes["alltoall"] / 2 == sizes["deepep"] / (15 / 8) == sizes["allgather"] / 8
+
+
+@pytest.mark.parametrize("name", DISPATCHERS)
+def test_megatron_gathers_rows_over_tp_and_scatters_their_sums_but_where_rows_travel_once(name):
+    once = name in ("deepep", "hybridep")
+    ways = ["all_to_all"] * 2 if once else ["all_gather", "reduce_scatter"]
+    assert [op.collective for op in over_tp(name)] == ways
+
+
+def over_tp(dispatcher: str) -> list[CollectiveOp]:
+    """What travels over tp in the half of a layer with experts that tp cuts."""
+    job = what_if(what_if(Variant(MIXTURE, 32), "etp=tp"), f"dispatcher={dispatcher}").job
+    items = lists_of(job, PLAN).experts_forward()
+    return [op for op in items if isinstance(op, CollectiveOp) and op.group == "tp"]
 
 
 def test_experts_that_tp_cuts_take_a_tp_th_of_the_bytes():

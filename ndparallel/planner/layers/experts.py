@@ -74,7 +74,7 @@ class ExpertLists(LayerParts):
             *self.arrival(),
             *self.over_tp(),
             *self.inner(False),
-            *reversed(self.over_tp()),
+            *self.back_over_tp(),
             self.from_experts(),
             *self.combined(),
             *([] if self.stack.ep_overlap else shared),
@@ -92,7 +92,7 @@ class ExpertLists(LayerParts):
             *self.on_their_way("combine", shared),
             *self.over_tp(),
             *self.inner(True),
-            *reversed(self.over_tp()),
+            *self.back_over_tp(),
             *self.on_their_way("dispatch", routers),
             *self.probabilities(),
             *([] if self.stack.ep_overlap else routers),
@@ -202,14 +202,21 @@ class ExpertLists(LayerParts):
         rows = self.to_experts(name)
         return [Start(rows), *beside, Wait(rows)] if self.stack.ep_overlap else [rows]
 
-    def over_tp(self) -> list:
-        """What brings all rows to all tp ranks where tp cuts experts, and sorts them by expert."""
+    def over_tp(self, collective: str = "all_gather") -> list:
+        """What brings all rows to all tp ranks where tp cuts experts, and sorts them by expert. Megatron-Core
+        gathers rows, and scatters sums of what the ranks made of them (token_dispatcher.py); rows that travel
+        once, and the lessons', go by all-to-all."""
         several = self.stack.routing_in_full and self.share.ep * self.share.tp > 1
         sort = [self.elementwise("sort", self.received * self.shape.hidden, 2)] if several else []
         if not self.stack.expert_tp:
             return sort
         size = self.shared_over_tp * self.shape.hidden * self.itemsize
-        return [CollectiveOp("tp all_to_all", "all_to_all", "tp", size), *sort]
+        way = "all_to_all" if self.stack.executed or self.dispatcher.once else collective
+        return [CollectiveOp(f"tp {way}", way, "tp", size), *sort]
+
+    def back_over_tp(self) -> list:
+        """What brings what the tp ranks made of all rows back to the ranks whose rows they are."""
+        return [*reversed(self.over_tp("reduce_scatter"))]
 
     def unshared(self) -> list:
         """Every tp rank has routed its own rows; without sequence parallelism all need all of them."""

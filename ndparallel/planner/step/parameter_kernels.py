@@ -11,7 +11,7 @@ Glossary
     mine              of all these, the rank's share
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu import Operation
 from ndparallel.hardware.accelerator import host_bandwidth, host_size, optimizer_fraction
@@ -36,13 +36,30 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
     """Seconds of the step of these parameters, or of the rank's share of them. On the host it comes between
     gradients on their way down and weights on their way up, and a host has the parameters of all its GPUs."""
     job, mine = pricing.job, owned(pricing, shared, experts)
-    if "optimizer" not in job.offload:
-        gradients = zero_and_divide(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
-        return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients))
+    if "optimizer" in job.offload:
+        return sum(part.seconds for part in step_on_host(pricing, mine))
+    gradients = zero_and_divide(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
+    return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients))
+
+
+class HostPart(NamedTuple):
+    """One part of a step on the host: bytes on the way, and seconds."""
+
+    name: str
+    bytes: Any
+    seconds: Any
+
+
+def step_on_host(pricing: Pricing, mine) -> list[HostPart]:
+    """Gradients on their way down, the host's own seconds, weights on their way up."""
+    job, bandwidth = pricing.job, host_bandwidth(pricing.job.hardware)
     on_host = smaller(pricing.plan.gpus, host_size(job.hardware))
-    return (
-        mine * (job.gradient_bytes + HALF) / host_bandwidth(job.hardware) + mine * on_host * CPU_ADAM_SECONDS
-    )
+    down, up = mine * job.gradient_bytes, mine * HALF
+    return [
+        HostPart("gradients to host", down, down / bandwidth),
+        HostPart("adam on host", 0.0, mine * on_host * CPU_ADAM_SECONDS),
+        HostPart("weights from host", up, up / bandwidth),
+    ]
 
 
 def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
