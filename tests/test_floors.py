@@ -44,7 +44,8 @@ FLOORS_OF_ROOM = {
     ],
     "search": [
         {"bounds", "what_if"},
-        {"space"},
+        {"space", "rows"},
+        {"pruning"},
         {"candidates"},
         {"timing_queue"},
         {"kinds"},
