@@ -24,6 +24,9 @@ LAYERS = ("dense", "attention", "experts", "parts", "operations", "pricing", "br
 SEARCH = (
     "advice",
     "candidates",
+    "fitting_plans",
+    "guide_rules",
+    "guides",
     "kinds",
     "layouts",
     "pruning",

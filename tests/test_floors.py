@@ -43,8 +43,8 @@ FLOORS_OF_ROOM = {
         {"describe"},
     ],
     "search": [
-        {"bounds", "what_if"},
-        {"space", "rows"},
+        {"bounds", "what_if", "guides", "fitting_plans"},
+        {"space", "rows", "guide_rules"},
         {"pruning"},
         {"candidates"},
         {"timing_queue"},
