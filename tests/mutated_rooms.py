@@ -107,7 +107,7 @@ ROOMS = {
             "ndparallel/collective/prices.py",
             *(
                 f"ndparallel/hardware/{name}.py"
-                for name in ("accelerator", "launch_modes", "collective_links")
+                for name in ("accelerator", "figures", "launch_modes", "collective_links")
             ),
             "ndparallel/planner/groups.py",
             "ndparallel/planner/layers/collective_time.py",
