@@ -24,9 +24,14 @@ LAYERS = ("dense", "attention", "experts", "parts", "operations", "pricing", "br
 SEARCH = (
     "advice",
     "candidates",
+    "fitting_plans",
+    "guide_rules",
+    "guides",
     "kinds",
     "layouts",
+    "pruning",
     "remedies",
+    "rows",
     "scaling",
     "search",
     "space",
@@ -102,7 +107,7 @@ ROOMS = {
             "ndparallel/collective/prices.py",
             *(
                 f"ndparallel/hardware/{name}.py"
-                for name in ("accelerator", "launch_modes", "collective_links")
+                for name in ("accelerator", "figures", "launch_modes", "collective_links")
             ),
             "ndparallel/planner/groups.py",
             "ndparallel/planner/layers/collective_time.py",

@@ -43,8 +43,9 @@ FLOORS_OF_ROOM = {
         {"describe"},
     ],
     "search": [
-        {"bounds", "what_if"},
-        {"space"},
+        {"bounds", "what_if", "guides", "fitting_plans"},
+        {"space", "rows", "guide_rules"},
+        {"pruning"},
         {"candidates"},
         {"timing_queue"},
         {"kinds"},

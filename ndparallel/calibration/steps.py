@@ -31,13 +31,8 @@ from ndparallel.calibration.links import (
 )
 from ndparallel.calibration.table import ThisMachine, adamw_bytes, hardware_table
 from ndparallel.calibration.timing import Clock, Sampler, median, of_kind, spread
-from ndparallel.hardware.accelerator import (
-    ACROSS_FRACTION,
-    INSIDE_FRACTION,
-    MEMORY_FRACTION,
-    Accelerator,
-    accelerator,
-)
+from ndparallel.hardware.accelerator import Accelerator, accelerator
+from ndparallel.hardware.figures import ACROSS_FRACTION, INSIDE_FRACTION, MEMORY_FRACTION
 from ndparallel.model.costs import itemsize
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape

@@ -18,8 +18,8 @@ import numpy as np
 from ndparallel.base.errors import UserError
 from ndparallel.calibration.kernels import Kernel
 from ndparallel.calibration.timing import median, spread
-from ndparallel.hardware.accelerator import ACROSS_FRACTION, INSIDE_FRACTION, MEMORY_FRACTION
 from ndparallel.hardware.dtypes import DTYPES
+from ndparallel.hardware.figures import ACROSS_FRACTION, INSIDE_FRACTION, MEMORY_FRACTION
 from ndparallel.model import costs
 
 ATTENTION_KERNELS = ("flash1", "triton", "flash2", "cudnn", "cudnn-2026")  # one stands for all

@@ -27,7 +27,8 @@ from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
-from ndparallel.search.advice import GUIDES, Advice, advise
+from ndparallel.search.advice import Advice, advise
+from ndparallel.search.guides import GUIDES
 from ndparallel.search.kinds import margin
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compare_layout
 from ndparallel.search.tables import certainty, effort_words, memory_words, ranking, tighter_sentences

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpu import COMPUTE, MEMORY_KINDS, WAIT, Hardware, si
 from ndparallel.base.errors import UserError
+from ndparallel.base.json_text import json_value
 from ndparallel.base.options import Parser
 from ndparallel.drawing.history import alike, memory_points, timeline
 from ndparallel.engines.task import RankResult
@@ -26,7 +27,7 @@ from ndparallel.lessons.table import run_entries
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
 from ndparallel.results.by_axis import AXES, axis_of, hierarchy
-from ndparallel.results.report import Report, heads, plain
+from ndparallel.results.report import Report, heads
 from ndparallel.results.show import cell
 from ndparallel.training.job import Job
 
@@ -161,7 +162,7 @@ def of_run(setup: Mapping[str, Any]) -> dict[str, Any]:
         "parts": parts(row, results),
         "timeline": lanes(drawn),
         "memory": memory(results, hardware.memory_bytes, {lane.rank for lane in drawn.lanes}),
-        "traffic": plain(rows := hierarchy(results, hardware)),
+        "traffic": json_value(rows := hierarchy(results, hardware)),
         "traffic_text": [[cell(*item) for item in row.items()] for row in rows],
     }
 

@@ -25,41 +25,34 @@ Glossary
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu import Hardware, Link, Operation
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.files import read_json, read_text
-from ndparallel.base.quantities import MOST, parse_quantity
 from ndparallel.base.quoting import brief
-from ndparallel.hardware.attention_rates import attention_rates, fraction_at
+from ndparallel.hardware.attention_rates import fraction_at
 from ndparallel.hardware.collective_links import SLOWDOWN, LinkShares, link_shares
-from ndparallel.hardware.dtypes import DTYPES, checked_gains, checked_peaks, number_up_to, positive
-from ndparallel.hardware.launch_modes import launch_seconds
-from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve, tile_fill
+from ndparallel.hardware.dtypes import DTYPES
+from ndparallel.hardware.figures import (
+    ACROSS_FRACTION,
+    FIGURES,
+    HOST_FRACTION,
+    INSIDE_FRACTION,
+    MEMORY_FRACTION,
+    USUAL,
+    checked_host,
+    figure_of,
+    needed_keys,
+    sustained_fraction,
+)
+from ndparallel.hardware.matmul_efficiency import Curve, along, tile_fill
 from ndparallel.hardware.pocket import IDEALIZED
 
-# of nominal, for kernels of several arrays: fitted once, with joules_per_flop (a plain copy reaches 0.9)
-MEMORY_FRACTION = 0.75
-# NCCL counts 20 of the 25 GB/s of an NVLink (20.6 on H100): src/graph/topo.h; presets know better
-INSIDE_FRACTION = 0.8
-# of the network's nominal rate: a ring of NCCL over 32 H200s moves 364.9 GB/s of a node's 400
-# (stas00/ml-engineering, network/README.md)
-ACROSS_FRACTION = 0.9
-# of the link to the host: nvbandwidth gives 24.8 of 32 GB/s on eight A100s, pinned memory
-# (forums.developer.nvidia.com/t/352186)
-HOST_FRACTION = 0.775
-# from the end of one kernel to the start of the next, ramps included: fitted with it
-KERNEL_OVERHEAD_SECONDS = 5e-6
-# a linear layer of plain PyTorch on the Xeon of a DGX H100: NVIDIA/TransformerEngine, issue 2053
-HOST_LAUNCH_SECONDS = 13.48e-6
-# one hop of a ring of NCCL, measured on B200: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
-LATENCY_INSIDE_SECONDS = 8e-6
-LATENCY_ACROSS_SECONDS = 14e-6  # the same, network, protocol Simple: NCCL, src/graph/tuning.cc, hwLat
 WIDE_HEAD = 128  # from which on heads are as good as published kernels' best
 MOST_BYTES, MOST_IN_A_LINE = 256e3, 1000  # of a file
 
@@ -246,77 +239,10 @@ def read_hardware(path: Path) -> Accelerator:
     return accelerator(str(table.pop("name", path.stem)), table)
 
 
-MOST_COUNT = 2**24
-NEEDED = object()  # of a figure: every table has it
-Reader = Callable[[str, Any], Any]  # from what a figure is called and what is given
-
-
-def quantity(unit: str, zero: bool = False) -> Reader:
-    return lambda subject, given: positive(subject, parse_quantity(given, unit, subject), zero=zero)
-
-
-def number(most: float, zero: bool = False) -> Reader:
-    return lambda subject, given: number_up_to(subject, given, most, zero=zero)
-
-
-def whole_number(subject: str, given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_COUNT:
-        raise UserError(f"{subject} must be a whole number from 1 to {MOST_COUNT:,}, not {brief(given)}.")
-    return given
-
-
-def as_text(subject: str, given: Any) -> str:
-    return str(given)
-
-
-class Figure(NamedTuple):
-    """One figure of a data sheet: how it is read, and what it is where a table leaves it out."""
-
-    read: Reader
-    usual: Any = NEEDED
-
-
-FIGURES = {
-    "peak": Figure(checked_peaks),
-    "matmul_fraction": Figure(number(1)),
-    "gpus_per_node": Figure(whole_number),
-    "multiprocessors": Figure(whole_number),
-    "memory": Figure(quantity("bytes")),
-    "memory_bandwidth": Figure(quantity("bytes per second")),
-    "bandwidth_inside": Figure(quantity("bytes per second")),
-    "bandwidth_across": Figure(quantity("bytes per second")),
-    "power": Figure(quantity("watts")),
-    "latency_inside": Figure(quantity("seconds", zero=True), LATENCY_INSIDE_SECONDS),
-    "latency_across": Figure(quantity("seconds", zero=True), LATENCY_ACROSS_SECONDS),
-    "kernel_overhead": Figure(launch_seconds, KERNEL_OVERHEAD_SECONDS),
-    "host_launch": Figure(launch_seconds, HOST_LAUNCH_SECONDS),
-    "inside_fraction": Figure(number(1), INSIDE_FRACTION),
-    "power_limit": Figure(quantity("watts"), None),
-    "bandwidth_host": Figure(quantity("bytes per second"), None),
-    "gpus_per_host": Figure(whole_number, None),
-    "gpus_per_leaf": Figure(whole_number, None),
-    "gpus_linked_directly": Figure(whole_number, None),
-    "leaf_share": Figure(number(1), 1.0),
-    "joules_per_flop": Figure(number(MOST), None),
-    "slowdown": Figure(number(1000, zero=True), SLOWDOWN),
-    "optimizer_fraction": Figure(number(1000), 1.0),
-    # read with the links, which they are measured in
-    "collectives": Figure(lambda subject, given: given, {}),
-    "gains": Figure(checked_gains, {}),
-    "attention": Figure(attention_rates, {}),
-    "efficiency": Figure(checked_curve, ()),
-    "description": Figure(as_text, ""),
-    "source": Figure(as_text, ""),
-    "words": Figure(as_text, ()),
-    "measured": Figure(as_text, ""),  # what `ndparallel calibrate` made the other figures of
-}
-USUAL = {key: figure.usual for key, figure in FIGURES.items() if figure.usual is not NEEDED}
-
-
 def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
     """Build an Accelerator from a data sheet's numbers. Raises UserError for unknown or missing keys and
     for wrong values."""
-    value = {key: _value(name, key, given) for key, given in _complete(name, table).items()}
+    value = {key: figure_of(name, key, given) for key, given in complete(name, table).items()}
     limited = sustained_fraction(value)
     inside = Link(value["latency_inside"], value["bandwidth_inside"] * value["inside_fraction"])
     across = Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION)
@@ -353,27 +279,9 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
     )
 
 
-def checked_host(name: str, host: int, node: int) -> int:
-    """Return the GPUs of a host, no more than a node's. Raises UserError where hosts do not fill a node."""
-    if host and node % min(host, node):
-        raise UserError(
-            f"hardware {name!r}: hosts of {host} GPUs do not fill a node of {node}: change gpus_per_host or "
-            "gpus_per_node."
-        )
-    return min(host, node)
-
-
-def sustained_fraction(value: Mapping[str, Any]) -> float:
-    """Return the share of the peak that matmuls sustain: the kernels' best, or less where the power limit
-    allows less. No limit allows more than the board's own."""
-    limit, joules, best = value["power_limit"], value["joules_per_flop"], value["matmul_fraction"]
-    if not limit and joules is None:
-        return best
-    watts = min(limit or value["power"], value["power"])
-    return min(best, watts / (joules * value["peak"]["bf16"])) if joules else best * watts / value["power"]
-
-
-def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+def complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table with what it leaves out: from the preset that it is based on, else what is usual.
+    Raises UserError for unknown or missing keys."""
     base = table.get("based_on", "")
     if base and str(base) not in data_sheets():
         raise unknown("hardware", str(base), data_sheets())
@@ -386,15 +294,3 @@ def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
             f'hardware {name!r} lacks {", ".join(missing)}; based_on = "h100" would take them from a preset.'
         )
     return whole
-
-
-def needed_keys(table: Mapping[str, Any]) -> list[str]:
-    """Return what this table must have: SMs for tiles, not for a curve; watts where they limit."""
-    for_watts = table["power_limit"] or table["joules_per_flop"]
-    asked = {"multiprocessors": not table["efficiency"], "power": for_watts}
-    return [key for key in FIGURES if key not in USUAL and asked.get(key, True)]
-
-
-def _value(name: str, key: str, given: Any) -> Any:
-    read, usual = FIGURES[key]
-    return None if given is None and usual is None else read(f"hardware {name!r}: {key}", given)

@@ -34,7 +34,8 @@ from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_notes import example_notes, not_read, notes
 from ndparallel.launch_flags.read_plan import plan_from
 from ndparallel.launch_flags.reading import Reading
-from ndparallel.launch_flags.shell import Script, read_script
+from ndparallel.launch_flags.shell import read_script
+from ndparallel.launch_flags.shell_script import Script
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import graphs_of
 from ndparallel.planner.legality import check

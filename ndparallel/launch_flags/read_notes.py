@@ -17,8 +17,8 @@ from ndparallel.launch_flags.invocation import Example
 from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.launch_flags.read_plan import letters_of
-from ndparallel.launch_flags.shell import Script
 from ndparallel.launch_flags.shell_files import ENDINGS
+from ndparallel.launch_flags.shell_script import Script
 from ndparallel.planner.job import Plan, TrainingJob
 
 IDLE = {  # what changes no kernel of some jobs

@@ -20,7 +20,8 @@ from ndparallel.launch_flags.invocation import scheduled, world_size
 from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, plan_from
 from ndparallel.launch_flags.reading import Reading
 from ndparallel.launch_flags.recipe_file import Configuration
-from ndparallel.launch_flags.shell import Script, read_script
+from ndparallel.launch_flags.shell import read_script
+from ndparallel.launch_flags.shell_script import Script
 from ndparallel.launch_flags.torchtitan_models import MODELS
 from ndparallel.launch_flags.torchtitan_settings import (
     EXPERT_TP,

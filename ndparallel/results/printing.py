@@ -12,10 +12,10 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 from rich.text import Text
 
+from ndparallel.base.json_text import json_text
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH, paragraph
 from ndparallel.engines.world import launched_size
-from ndparallel.results.report import json_text
 
 
 class WithoutTrailingBlanks:

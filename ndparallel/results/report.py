@@ -14,7 +14,6 @@ Glossary
                  are compared depends on the optimizer: see WEIGHT_TOLERANCE
 """
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu import MEMORY_KINDS, si
+from ndparallel.base.json_text import json_text, json_value
 from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.quoting import markup
 from ndparallel.base.words import ended, listed
@@ -150,7 +150,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """The report in JSON's types, with the stable keys; what is not finite is None."""
         head = {"lesson": self.lesson, "hardware": self.hardware, "model": self.model}
-        return plain(head | {"strategies": [self._strategy(row) for row in self.strategies]})
+        return json_value(head | {"strategies": [self._strategy(row) for row in self.strategies]})
 
     def json(self) -> str:
         return json_text(self.as_dict())
@@ -359,18 +359,3 @@ def where_time_goes(row: Measurement) -> str:
         ", ".join(f"{si(seconds, 's')} {name}" for name, seconds in parts_of(row).items())
         + f" of {si_or_dash(row.step_seconds, 's')}"
     )
-
-
-def json_text(value: Any) -> str:
-    """JSON as every command prints it."""
-    return json.dumps(plain(value), indent=2, allow_nan=False)
-
-
-def plain(value: Any) -> Any:
-    """The same in JSON's types: null for what is not finite, Python's numbers for numpy's."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value

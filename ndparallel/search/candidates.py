@@ -1,42 +1,28 @@
 """Every legal plan with its bytes and its least seconds, in arrays.
 
-Idea   Layouts and words make rows; schedule and chunks make groups. Bytes are counted for all rows, and a
-       group is pruned by memory; seconds are priced for the rows of which something is left.
+Idea   Layouts and words make rows; schedule and chunks make groups. What of them fits is priced
+       (ndparallel.search.pruning).
 Cost   some million plans a second.
 Limit  Of a schedule that is searched for, memory is what the search may use.
 
 Glossary
     row      a layout with its three words
-    base     of a row: the first one that says the same but for what runs again
-    group    a schedule, its chunks, and the length of the pipeline
-    retried  bases for which other modules are worth a try
+    group    rows with one schedule, its chunks, and one length of the pipeline
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import groupby
-from typing import Any, NamedTuple
+from functools import partial
 
 import numpy as np
 
-from ndparallel.launch_flags.frameworks import Framework, one_has, values_of, with_own_jobs
-from ndparallel.model.costs import RECOMPUTE
-from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.launch_flags.frameworks import values_of
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.stack import Stack
-from ndparallel.search.bounds.columns import DEGREES, PlanTable, joined, memory_table, take, time_tables
-from ndparallel.search.bounds.depth import StagePartition, depth_of
-from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
-from ndparallel.search.space import Fixed, SearchSpace, at, families, layouts, runs, schedules
-
-ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a row says of a plan
-Group = tuple[str, int, int]  # a schedule, its chunks, and the length of the pipeline
-BasesByGroup = dict[Group, np.ndarray]
-LACKING = "does not fit: lacks "  # how reasons of too much memory begin
-LACKS = (1, 4, 16, 64, 256)  # GB: the groups in which plans that do not fit are counted
+from ndparallel.search.pruning import Part, RowGroup, part_of_lengths
+from ndparallel.search.rows import starts_of
+from ndparallel.search.space import SearchSpace, at, families, layouts
 
 
 @dataclass
@@ -46,7 +32,7 @@ class Candidates:
 
     families: list[Plan]
     starts: np.ndarray  # of each family's rows
-    groups: list[Group] = field(default_factory=list)
+    groups: list[RowGroup] = field(default_factory=list)
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     group: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     seconds: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -57,8 +43,9 @@ class Candidates:
 
     def plan(self, place: int) -> Plan:
         family = int(np.searchsorted(self.starts, self.rows[place], side="right")) - 1
-        name, chunks, _ = self.groups[self.group[place]]
-        return at(self.families[family], int(self.rows[place] - self.starts[family]), name, chunks)
+        group = self.groups[self.group[place]]
+        row = int(self.rows[place] - self.starts[family])
+        return at(self.families[family], row, group.schedule, group.chunks)
 
     def split(self, memory_bytes: float) -> tuple["Candidates", "Candidates"]:
         """Those that hold at most so many bytes, and the others."""
@@ -73,18 +60,6 @@ class Candidates:
     def microbatches(self, job: TrainingJob) -> np.ndarray:
         """Microbatches of every plan."""
         return np.concatenate([family.microbatches(job) for family in self.families])[self.rows]
-
-
-@dataclass
-class Part:
-    """What one pipeline length gives, so that lengths can be priced in several processes."""
-
-    groups: list[Group] = field(default_factory=list)
-    rows: list[np.ndarray] = field(default_factory=list)
-    seconds: list[np.ndarray] = field(default_factory=list)
-    memory_bytes: list[np.ndarray] = field(default_factory=list)
-    legal: int = 0
-    rejected: Counter[str] = field(default_factory=Counter)
 
 
 def candidates(space: SearchSpace, executor: Executor | None = None, priced_bytes: float = 0.0) -> Candidates:
@@ -122,253 +97,3 @@ def add(found: Candidates, part: Part) -> None:
             (found.memory_bytes, part.memory_bytes),
         )
     )
-
-
-def part_of_lengths(
-    space: SearchSpace, families: list[Plan], priced_bytes: float, lengths: list[int]
-) -> Part:
-    """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced. Other
-    modules run again only where a plan lacks memory that runs nothing again: it is never slower; and some of
-    them only where all of them make it fit."""
-    own, *others = rows_by_modules(families, lengths)
-    selection = PlanSelection(space, families, priced_bytes, bool(others))
-    lacking = selection.select(own)
-    if others:
-        largest, *smaller = others
-        helped = selection.select(largest, lacking)
-        for rows in smaller:
-            selection.select(rows, helped)
-    return in_order_of_length(selection.part)
-
-
-def rows_by_modules(families: list[Plan], lengths: list[int]) -> list[np.ndarray]:
-    """The rows of such pipelines by the modules that run again: the software's own, then the largest set."""
-    long = np.isin(np.concatenate([family.pp for family in families]), lengths)
-    modules = [family.recompute_modules for family in families]
-    sets = sorted(dict.fromkeys(modules), key=lambda names: (names != (), -len(names)))
-    number = np.repeat([sets.index(names) for names in modules], [len(family.tp) for family in families])
-    return [np.flatnonzero(long & (number == place)) for place in range(len(sets))]
-
-
-def bases_of(families: list[Plan]) -> np.ndarray:
-    """The base of each row."""
-    first: dict[tuple, int] = {}
-    starts = [
-        first.setdefault((family.zero, family.shards, family.sequence_parallel), start)
-        for family, start in zip(families, starts_of(families))
-    ]
-    return np.concatenate([start + np.arange(len(family.tp)) for family, start in zip(families, starts)])
-
-
-def in_order_of_length(part: Part) -> Part:
-    """The part as it is when lengths are priced one by one."""
-    order = sorted(range(len(part.groups)), key=lambda place: part.groups[place][2])
-    for name in ("groups", "rows", "seconds", "memory_bytes"):
-        column = getattr(part, name)
-        setattr(part, name, [column[place] for place in order])
-    return part
-
-
-@dataclass(frozen=True)
-class RowTable:
-    """Rows with pipelines of one length: their numbers and bases, what they say, and their columns of
-    bytes."""
-
-    numbers: np.ndarray
-    bases: np.ndarray
-    plans: Plan
-    held: PlanTable
-
-    @cached_property
-    def by_recompute(self) -> dict[str, np.ndarray]:
-        """The places of the rows, by the word of what runs again."""
-        return {word: np.flatnonzero(self.plans.recompute == word) for word in RECOMPUTE}
-
-
-class PrunedGroup(NamedTuple):
-    """The rows of a group that pruning leaves, with the bytes of their plans; and the bases to be retried."""
-
-    group: Group
-    rows: np.ndarray
-    memory_bytes: np.ndarray
-    retried: np.ndarray
-
-
-@dataclass
-class PlanSelection:
-    """Prunes and prices rows of these families, and adds what fits to a part."""
-
-    space: SearchSpace
-    families: list[Plan]
-    priced_bytes: float  # plans that hold more than fits are priced up to these
-    others: bool  # whether other modules than the software's own are searched
-    part: Part = field(default_factory=Part)
-
-    @property
-    def job(self) -> TrainingJob:
-        return self.space.job
-
-    @cached_property
-    def launchers(self) -> list[tuple[Framework, TrainingJob]]:
-        return with_own_jobs(self.space.frameworks, self.job)
-
-    @cached_property
-    def bases(self) -> np.ndarray:
-        """The base of every row."""
-        return bases_of(self.families)
-
-    def select(self, rows: np.ndarray, only: BasesByGroup | None = None) -> BasesByGroup:
-        """Prune rows that share the modules that run again, and price what is left: of all, or only of these
-        bases. Return the bases to be retried: those that lack memory, or of only some those that fit."""
-        if only is not None:
-            rows = rows[among(self.bases[rows], self.bases[:0], *only.values())]
-        if not len(rows):
-            return {}
-        families, pruned = narrowed(self.families, rows), []
-        held, plans = joined([memory_table(self.job, family) for family in families]), in_one(families)
-        for pp in np.unique(plans.pp).tolist():
-            long = np.flatnonzero(plans.pp == pp)
-            these = RowTable(rows[long], self.bases[rows[long]], taken(plans, long), take(held, long))
-            for (chunks, layout), names in by_depth(self.job, pp, self.space.fixed).items():
-                depth = depth_of(self.job.shape, pp, chunks, layout)
-                pruned.append((depth, self.prune(these, depth, names, only)))
-        self.price(rows, held, pruned)
-        return {one.group: one.retried for _, groups in pruned for one in groups}
-
-    def prune(
-        self, rows: RowTable, depth: StagePartition, names: list[str], only: BasesByGroup | None
-    ) -> list[PrunedGroup]:
-        """Prune the groups of these schedules, which cut the model alike."""
-        groups = [(name, depth.chunks, depth.pp) for name in names]
-        every = peak_bytes(rows.held, depth, [RECIPES[name] for name in names])
-        return [self.prune_group(rows, group, memory, only) for group, memory in zip(groups, every)]
-
-    def prune_group(
-        self, rows: RowTable, group: Group, memory: np.ndarray, only: BasesByGroup | None
-    ) -> PrunedGroup:
-        """Leave the rows whose plans are legal and not too large, and count the others."""
-        legal, most = self.able(rows.plans, group), self.space.memory_bytes
-        if only is not None:
-            legal &= among(rows.bases, only[group])
-        self.part.legal += int(legal.sum())
-        self.part.rejected.update(too_much((memory - most)[legal & (memory > most)]))
-        left = fitting = np.flatnonzero(legal & (memory <= most))
-        if self.priced_bytes > most:
-            left = np.flatnonzero(legal & (memory <= self.priced_bytes))
-        retried = (self.lacking(rows, memory) if only is None else fitting) if self.others else fitting[:0]
-        return PrunedGroup(group, rows.numbers[left], memory[left], rows.bases[retried])
-
-    def able(self, plans: Plan, group: Group) -> np.ndarray:
-        """Which of these plans the group's schedule can do, and a framework can launch."""
-        name, chunks, pp = group
-        able = runs(self.job, name, pp, plans.microbatches(self.job))
-        return able & one_has(self.launchers, replace(plans, schedule=name, chunks=chunks))
-
-    def lacking(self, rows: RowTable, memory: np.ndarray) -> np.ndarray:
-        """Which plans lack memory with nothing run again, and may have it with some modules: those keep at
-        least what full recomputation does, which holds one layer whole besides."""
-        bases, nothing, full = rows.bases, rows.by_recompute["none"], rows.by_recompute["full"]
-        least = np.full(int(bases.max()) + 1, np.inf)  # bytes with full recomputation, by base
-        whole = np.inf if self.job.activations_away else rows.held["kept"][nothing]
-        least[bases[full]] = memory[full]
-        may_fit = least[bases[nothing]] - whole <= self.space.memory_bytes
-        return nothing[(memory[nothing] > self.space.memory_bytes) & may_fit]
-
-    def price(
-        self, rows: np.ndarray, held: PlanTable, pruned: list[tuple[StagePartition, list[PrunedGroup]]]
-    ) -> None:
-        """Price the plans that are left; `held` are the columns of bytes of all these rows."""
-        left = union((one.rows for _, groups in pruned for one in groups), len(self.bases))
-        if not len(left):
-            return
-        families = narrowed(self.families, left)
-        table = take(held, np.searchsorted(rows, left)) | joined(time_tables(self.job, families))
-        lengths = np.concatenate([family.pp for family in families])
-        for pp, cuts in groupby(pruned, key=lambda pair: pair[0].pp):
-            long = np.flatnonzero(lengths == pp)
-            these = take(table, long)
-            for depth, groups in cuts:
-                if some := [one for one in groups if len(one.rows)]:
-                    add_priced(self.part, self.job.stack, depth, these, left[long], some)
-
-
-def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]]:
-    """Schedules by the chunks and the layout in which they cut a model."""
-    found: dict[tuple[int, str], list[str]] = {}
-    for name, chunks in schedules(job.shape.layers, pp, fixed):
-        found.setdefault((chunks, RECIPES[name].layout), []).append(name)
-    return found
-
-
-def among(numbers: np.ndarray, *sets: np.ndarray) -> np.ndarray:
-    """Which of these numbers are in one of the sets."""
-    return np.isin(numbers, np.concatenate(sets), kind="table")
-
-
-def union(sets: Iterable[np.ndarray], size: int) -> np.ndarray:
-    """All these numbers, below `size`, in order."""
-    mask = np.zeros(size, dtype=bool)
-    for numbers in sets:
-        mask[numbers] = True
-    return np.flatnonzero(mask)
-
-
-def add_priced(
-    part: Part,
-    stack: Stack,
-    depth: StagePartition,
-    table: PlanTable,
-    numbers: np.ndarray,
-    groups: list[PrunedGroup],
-) -> None:
-    """Price what is left of groups, and add it to the part. The table has the rows of these numbers: all with
-    pipelines of this length."""
-    bounds = least_seconds(table, depth, stack, [RECIPES[one.group[0]] for one in groups])
-    for one, seconds in zip(groups, bounds):
-        part.groups.append(one.group)
-        part.rows.append(one.rows)
-        part.memory_bytes.append(one.memory_bytes)
-        part.seconds.append(seconds[np.searchsorted(numbers, one.rows)])
-
-
-def starts_of(families: list[Plan]) -> list[int]:
-    """The first row of each family."""
-    return np.cumsum([0, *(len(family.tp) for family in families)]).tolist()
-
-
-def narrowed(families: list[Plan], rows: np.ndarray) -> list[Plan]:
-    """The families, with these rows alone; without those that have none of them."""
-    starts = starts_of(families)
-    rows_of_each = np.split(rows, np.searchsorted(rows, starts[1:-1]))
-    return [
-        taken(family, mine - start, DEGREES)
-        for family, mine, start in zip(families, rows_of_each, starts)
-        if len(mine)
-    ]
-
-
-def in_one(families: Sequence[Plan]) -> Plan:
-    """Plans of several families as one, whose words are arrays as well."""
-    rows: dict[str, Any] = {
-        name: np.concatenate([spread(family, name) for family in families]) for name in ROW
-    }
-    return Plan(**rows, recompute_modules=families[0].recompute_modules)
-
-
-def spread(family: Plan, name: str) -> np.ndarray:
-    return np.broadcast_to(np.asarray(getattr(family, name)), np.shape(family.tp))
-
-
-def taken(plans: Plan, rows: np.ndarray, names: Sequence[str] = ROW) -> Plan:
-    columns: dict[str, Any] = {name: getattr(plans, name)[rows] for name in names}
-    return replace(plans, **columns)
-
-
-def too_much(lacking: np.ndarray) -> dict[str, int]:
-    """How many plans lack how many bytes."""
-    counts = np.bincount(np.searchsorted(LACKS, lacking / 1e9, side="right"))
-    return {reason(low, high): int(count) for low, high, count in zip((0, *LACKS), (*LACKS, None), counts)}
-
-
-def reason(low: int, high: int | None) -> str:
-    return f"{LACKING}{low} to {high} GB" if high else f"{LACKING}more than {low} GB"

@@ -24,8 +24,9 @@ from ndparallel.launch_flags.frameworks import values_of, whose
 from ndparallel.planner.job import HEADROOM, Plan, TrainingJob
 from ndparallel.planner.legality import below_one, word_violations
 from ndparallel.planner.prediction import Prediction, legal_and_fits, prediction_of, workload_of
-from ndparallel.search.candidates import LACKING, Candidates, candidates
+from ndparallel.search.candidates import Candidates, candidates
 from ndparallel.search.kinds import SAME, best_of_kinds, equals_of, simplest, time_kinds
+from ndparallel.search.pruning import LACKING
 from ndparallel.search.space import Fixed, SearchSpace, check_fixed, fixed_values, nothing_left
 from ndparallel.search.timing_queue import EFFORT, Timed, gap, time_best, time_tight
 

@@ -55,7 +55,7 @@ class TimingQueue:
 
     def __init__(self, job: TrainingJob, found: Candidates, effort: float):
         self.cost = costs(job, found)
-        self.names = [name for name, _, _ in found.groups]
+        self.names = [group.schedule for group in found.groups]
         number = np.array([[*RECIPES].index(name) for name in self.names], dtype=np.int8)[found.group]
         effort = max(effort, float(self.cost.min()))  # for one plan at least
         affordable = self.cost <= effort
@@ -143,7 +143,9 @@ def costs(job: TrainingJob, found: Candidates) -> np.ndarray:
     attempts."""
     searched, chunks, lengths = (
         np.array(column)
-        for column in zip(*((RECIPES[name].is_searched, chunks, pp) for name, chunks, pp in found.groups))
+        for column in zip(
+            *((RECIPES[group.schedule].is_searched, group.chunks, group.pp) for group in found.groups)
+        )
     )
     most = np.where(searched, np.inf, (FULL_ROUNDS + 1) * lengths)  # microbatches that are timed one by one
     each = lengths * np.where(searched, ATTEMPTS, chunks * TIMES_MET)

@@ -15,13 +15,8 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError, find_choice, unknown
 from ndparallel.base.quantities import MOST, is_absurd, number, parse_quantity
 from ndparallel.base.quoting import brief
-from ndparallel.hardware.accelerator import (
-    ACROSS_FRACTION,
-    MEMORY_FRACTION,
-    Accelerator,
-    find_hardware,
-    inside_fraction,
-)
+from ndparallel.hardware.accelerator import Accelerator, find_hardware, inside_fraction
+from ndparallel.hardware.figures import ACROSS_FRACTION, MEMORY_FRACTION
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPHS

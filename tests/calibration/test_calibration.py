@@ -14,8 +14,9 @@ from ndparallel.calibration.steps import GRIDS, as_runs, grid, hardware_here, st
 from ndparallel.calibration.table import FittedLink, ThisMachine, fitted_link, flops, hardware_table, measured
 from ndparallel.commands.calibrate import set_threads, show
 from ndparallel.commands.command_line import main
-from ndparallel.hardware.accelerator import ACROSS_FRACTION, Accelerator, accelerator, find_hardware
+from ndparallel.hardware.accelerator import Accelerator, accelerator, find_hardware
 from ndparallel.hardware.collective_links import on_links_of, slowdown_of
+from ndparallel.hardware.figures import ACROSS_FRACTION
 from ndparallel.model import costs
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing

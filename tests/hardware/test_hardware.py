@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from gpu import CLASSROOM, Operation
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import (
-    KERNEL_OVERHEAD_SECONDS,
-    MEMORY_FRACTION,
     Accelerator,
     data_sheets,
     find_hardware,
@@ -25,6 +23,7 @@ from ndparallel.hardware.accelerator import (
     slower_host,
 )
 from ndparallel.hardware.accelerator import accelerator as from_table
+from ndparallel.hardware.figures import KERNEL_OVERHEAD_SECONDS, MEMORY_FRACTION
 from ndparallel.hardware.matmul_efficiency import tile_fill
 from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.job import Plan, TrainingJob

@@ -21,9 +21,9 @@ from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.ports import Piece
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.action_seconds import ActionSeconds
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, slowest_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
-from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.streams import MemoryLedger, MemoryLedgers, StreamClock
 from ndparallel.planner.step.tail import gradients_tail, reduce_in_slack, step_tail
 
@@ -146,7 +146,7 @@ def test_a_pair_of_microbatches_takes_no_less_than_what_fsdp_gathers_and_reduces
         sum(work.pricing.seconds_alone(each) for each in sent if each.group == "experts_dp")
         for sent in (layer.gather, layer.reduce)
     )
-    pair = PipelineTimer(work).silent.fused_seconds(2, 5)
+    pair = ActionSeconds(work).silent.fused_seconds(2, 5)
     assert pair and pair >= layers * (2 * gather + reduce) * (1 - 1e-12)
 
 

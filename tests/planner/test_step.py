@@ -167,9 +167,9 @@ def test_one_microbatch_tells_a_silent_1f1b_whose_last_rank_never_waits(pp, micr
     forward, backward = draw.uniform(0, [[float(2 - draw.integers(2))], [1.0]], (2, pp))
     last = draw.uniform(0.8, 1.2) * max(forward + backward)  # the last rank may be the busiest
     backward[-1] = max(last - forward[-1], 0)
-    timer.by_stage, timer.last = (forward.tolist(), backward.tolist(), [0.0] * pp), 0
+    timer.actions.by_stage, timer.last = (forward.tolist(), backward.tolist(), [0.0] * pp), 0
     if timer.last_never_waits:
-        exact = timer.replay(microbatches).ends(timer.silent).end[0]
+        exact = timer.replay(microbatches).ends(timer.actions.silent).end[0]
         assert timer.without_messages[0] == pytest.approx(exact, rel=1e-12)
 
 
@@ -185,9 +185,10 @@ def test_1f1bs_last_rank_never_waits_if_it_is_the_busiest_and_no_forward_pass_is
     forward, backward, never
 ):
     timer = PipelineTimer(workload_of(job(global_batch=6), Plan(pp=4)))
-    timer.by_stage = (forward, backward, [0.0] * 4)
-    one, all_of_them = (timer.replay(microbatches).ends(timer.silent).end[0] for microbatches in (1, 6))
-    assert timer.last_never_waits == never == (all_of_them == one + 5 * max(timer.work_by_rank))
+    timer.actions.by_stage = (forward, backward, [0.0] * 4)
+    silent = timer.actions.silent
+    one, all_of_them = (timer.replay(microbatches).ends(silent).end[0] for microbatches in (1, 6))
+    assert timer.last_never_waits == never == (all_of_them == one + 5 * max(timer.actions.work_by_rank))
 
 
 def test_of_very_many_microbatches_some_are_drawn_and_the_title_says_so():

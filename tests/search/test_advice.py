@@ -9,7 +9,8 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory
 from ndparallel.planner.software import STACKS
-from ndparallel.search.advice import Rules
+from ndparallel.search.fitting_plans import FittingPlans
+from ndparallel.search.guide_rules import GuideRules
 
 LLAMA = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 64)
 MIXTRAL = replace(LLAMA, shape=find_model("mixtral-8x7b"))
@@ -17,7 +18,7 @@ MIXTRAL = replace(LLAMA, shape=find_model("mixtral-8x7b"))
 
 @pytest.mark.parametrize(("gpus", "batch", "tp"), [(64, 64, 1), (64, 128, 1), (64, 16, 4), (64, 96, 2)])
 def test_where_there_are_more_gpus_than_sequences_tp_takes_the_rest(gpus, batch, tp):
-    plan = Rules(replace(LLAMA, global_batch=batch), gpus).data_parallel(zero=3)
+    plan = GuideRules(replace(LLAMA, global_batch=batch), gpus).data_parallel(zero=3)
     assert (plan.tp, plan.dp, plan.zero, plan.sequence_parallel) == (tp, gpus // tp, 3, tp > 1)
 
 
@@ -25,7 +26,7 @@ def test_where_there_are_more_gpus_than_sequences_tp_takes_the_rest(gpus, batch,
     (4096, [1]), (8192, [1, 2]), (16384, [2, 4]), (32768, [4, 8]), (131072, [16]),
 ])  # fmt: skip
 def test_cp_leaves_a_rank_8k_tokens_or_half_of_them_as_far_as_gpus_go(sequence, ways):
-    assert Rules(replace(LLAMA, sequence=sequence), 16).contexts(1) == ways
+    assert GuideRules(replace(LLAMA, sequence=sequence), 16).contexts(1) == ways
 
 
 @pytest.mark.parametrize(("plan", "reach", "ep"), [
@@ -33,19 +34,19 @@ def test_cp_leaves_a_rank_8k_tokens_or_half_of_them_as_far_as_gpus_go(sequence, 
     (Plan(tp=2, dp=32), 8, 4), (Plan(tp=8, dp=8), 4, 1),
 ])  # fmt: skip
 def test_ep_goes_as_far_as_its_reach_beside_tp_and_divides_experts_and_dp(plan, reach, ep):
-    assert Rules(MIXTRAL, 64).experts_within(plan, reach) == ep
-    assert Rules(LLAMA, 64).experts_within(plan, reach) == 1
+    assert FittingPlans(MIXTRAL, 64).experts_within(plan, reach) == ep
+    assert FittingPlans(LLAMA, 64).experts_within(plan, reach) == 1
 
 
 def test_two_ways_of_one_ep_keep_their_names_apart_and_one_way_that_is_met_twice_has_one():
     plans = [Plan(tp=2, pp=32, dp=32, ep=8), Plan(tp=4, pp=16, dp=32, ep=8), Plan(tp=2, pp=32, dp=32, ep=8)]
-    named = Rules(MIXTRAL, 2048).named(plans)
+    named = GuideRules(MIXTRAL, 2048).named(plans)
     assert [*named] == ["EP8 over nodes", "EP8 over nodes with TP4 and PP16"]
     assert [*named.values()] == plans[:2]
 
 
 def test_a_way_that_cannot_be_is_not_told_as_one_that_does_not_fit():
-    rules = Rules(replace(LLAMA, global_batch=7), 3)  # 32 heads
+    rules = GuideRules(replace(LLAMA, global_batch=7), 3)  # 32 heads
     rules.data_parallel(zero=3)
     assert [each.follows for each in rules.branches] == [
         "no: TP3, so that 1 shares the batch",
@@ -56,10 +57,10 @@ def test_a_way_that_cannot_be_is_not_told_as_one_that_does_not_fit():
 @pytest.mark.parametrize(("batch", "few"), [(15, True), (16, False)])
 def test_fewer_than_four_microbatches_for_a_pipeline_rank_are_few_and_take_most_chunks_first(batch, few):
     """32 layers on 4 ranks: 2, 4 or 8 chunks, of which the middle is tried first where they are many."""
-    rules, plan = Rules(replace(LLAMA, global_batch=batch), 4), Plan(pp=4)
-    assert rules.has_few_microbatches(plan) == few
-    assert [each.chunks for each in rules.interleaved(plan)] == ([8, 4, 2] if few else [4, 2, 8])
-    assert rules.interleaved(Plan(dp=4)) == [Plan(dp=4)]
+    fitting, plan = FittingPlans(replace(LLAMA, global_batch=batch), 4), Plan(pp=4)
+    assert fitting.has_few_microbatches(plan) == few
+    assert [each.chunks for each in fitting.interleaved(plan)] == ([8, 4, 2] if few else [4, 2, 8])
+    assert fitting.interleaved(Plan(dp=4)) == [Plan(dp=4)]
 
 
 @pytest.mark.parametrize(("gigabytes", "recompute"), [(80, "none"), (48, "none"), (40, "full"), (28, None)])
@@ -68,14 +69,14 @@ def test_the_microbatch_is_the_largest_that_fits_with_as_little_computed_again_a
 ):
     """64 sequences a GPU, so that microbatches are powers of two."""
     gpu = replace(find_hardware("h100"), memory_bytes=gigabytes * 2**30)
-    rules, plan = Rules(replace(LLAMA, global_batch=512, hardware=gpu), 8), Plan(dp=8, zero=3)
+    rules, plan = GuideRules(replace(LLAMA, global_batch=512, hardware=gpu), 8), Plan(dp=8, zero=3)
     found = rules.filled(plan)
     ways = [replace(plan, recompute=words) for words in ("none", "selective", "full")]
     fitting = {
         way.recompute: [
             size
             for size in (1, 2, 4, 8, 16, 32, 64)
-            if peak_memory(rules.job, replace(way, micro_batch=size)).total <= rules.memory_bytes
+            if peak_memory(rules.job, replace(way, micro_batch=size)).total <= rules.fitting.memory_bytes
         ]
         for way in ways
     }
@@ -86,7 +87,7 @@ def test_the_microbatch_is_the_largest_that_fits_with_as_little_computed_again_a
 
 
 def test_where_no_pipeline_fits_the_longest_is_said_not_to():
-    rules = Rules(LLAMA, 16)
+    rules = GuideRules(LLAMA, 16)
     assert rules.no_pipeline_fits(Plan(tp=2, cp=2)) == Plan(tp=2, cp=2, pp=4)
     (branch,) = rules.branches
     assert branch.follows == "no pipeline is long enough" and branch.numbers == {"pp": 16}

@@ -8,7 +8,7 @@ import pytest
 from ndparallel.planner.legality import violations
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack
-from ndparallel.search.advice import Rules
+from ndparallel.search.guide_rules import GuideRules
 from ndparallel.search.layouts import LAYOUTS, compare_layout
 from ndparallel.search.search import search
 
@@ -44,8 +44,8 @@ LONGER = {("deepseek-v3", 4096): 1.03, ("llama-3-405b", 131072): 1.03}
 def test_the_guides_are_as_good_as_what_was_run(one):
     """DeepSeek-V3's is 1.3% longer and Llama 3's of 128k tokens 2.7%, which predictions cannot tell apart;
     all others are shorter."""
-    rules = Rules(one.job, int(one.run.gpus))
-    plans = [plan for plan in rules.plans() if rules.holds(plan)]
+    rules = GuideRules(one.job, int(one.run.gpus))
+    plans = [plan for plan in rules.plans() if rules.fitting.holds(plan)]
     most = predict(one.job, one.run).seconds * LONGER.get((one.model, one.sequence), 1)
     assert min(predict(rules.job, plan).seconds for plan in plans) < most
 
@@ -60,7 +60,7 @@ HYBRID = replace(find_stack("megatron-core"), dispatcher="hybridep")
 ])  # fmt: skip
 def test_all_to_alls_hide_behind_another_microbatch_where_that_saves_much(model, stack, switched):
     one = next(one for one in LAYOUTS if one.model == model)
-    rules = Rules(replace(one.job, stack=stack, dtype="bf16"), int(one.run.gpus))
+    rules = GuideRules(replace(one.job, stack=stack, dtype="bf16"), int(one.run.gpus))
     plans = rules.plans()
     assert rules.job.stack.hides_dispatch is switched
     asked = [branch for branch in rules.branches if branch.guide.name == "Megatron-Core's MoE"]
@@ -73,11 +73,11 @@ def test_all_to_alls_hide_behind_another_microbatch_where_that_saves_much(model,
 def test_all_to_alls_stay_where_they_are_if_hiding_them_lacks_memory_and_no_plan_is_lost():
     one = next(one for one in LAYOUTS if one.model == "deepseek-v3")
     job = replace(one.job, stack=find_stack("megatron-core"), dtype="fp8-block", moments="fp32")
-    rules = Rules(job, int(one.run.gpus))
+    rules = GuideRules(job, int(one.run.gpus))
     first, *_ = rules.plans()
     asked = [branch.follows for branch in rules.branches if branch.guide.name == "Megatron-Core's MoE"]
     assert re.fullmatch(r"no: a step of [\d.]+ s, but it lacks 8\d\d MB", asked[0])
-    assert first.ep == 64 and rules.holds(first)
+    assert first.ep == 64 and rules.fitting.holds(first)
 
 
 def test_a_search_of_plans_whose_all_to_alls_hide_is_sure_of_its_best():

@@ -20,9 +20,11 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.search import timing_queue
-from ndparallel.search.advice import SMALL, advise
+from ndparallel.search.advice import advise
 from ndparallel.search.bounds.lower_bound import lower_bound
-from ndparallel.search.candidates import LACKS, candidates, reason
+from ndparallel.search.candidates import candidates
+from ndparallel.search.guide_rules import SMALL
+from ndparallel.search.pruning import LACKS, reason
 from ndparallel.search.search import Found, search
 from ndparallel.search.space import SearchSpace, families, layouts, module_sets
 from ndparallel.search.tables import advice_sentences, tighter_sentences

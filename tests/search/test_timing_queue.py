@@ -12,7 +12,8 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.step.schedule_timer import FULL_ROUNDS
 from ndparallel.search import timing_queue
-from ndparallel.search.candidates import Candidates, Part, add
+from ndparallel.search.candidates import Candidates, add
+from ndparallel.search.pruning import Part, RowGroup
 from ndparallel.search.timing_queue import AGAIN, ATTEMPTS, TIMES_MET, TOGETHER, Timed, TimingQueue, gap
 
 JOB = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 16)
@@ -30,7 +31,7 @@ def candidates(groups, rows_by_group, micro_batch=2) -> Candidates:
     add(
         found,
         Part(
-            groups,
+            [RowGroup(*group) for group in groups],
             [np.arange(start, start + size) for start, size in zip(first, sizes)],
             [np.array(seconds, dtype=float) for seconds in rows_by_group],
             [np.arange(size, 0, -1.0) for size in sizes],

@@ -19,18 +19,15 @@ from itertools import chain
 from statistics import NormalDist
 from typing import Any
 
-import numpy as np
-
 from gpu import Hardware
 from ndparallel.hardware.accelerator import Accelerator
-from ndparallel.model.costs import itemsize
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
-from ndparallel.planner.layers.operations import HALF, SINGLE, CollectiveOp
+from ndparallel.planner.layers.operations import SINGLE, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.number_types import NUMBER_TYPES
-from ndparallel.planner.numbers import anywhere
-from ndparallel.planner.stages import elements_of, keeps_weights, stage_kinds, trained_of
+from ndparallel.planner.stages import keeps_weights, stage_kinds, trained_of
+from ndparallel.planner.step.data_collectives import gathered_weights, reduced_gradients
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.parameter_kernels import copies_of_shards, optimizer_seconds
@@ -117,45 +114,10 @@ class FrameworkWorkload:
         return self.buckets_seen[kind]
 
     def make_bucket(self, kind: str) -> BucketCost:
-        trained = trained_of(self.job, self.plan, kind)
         gathered, again, made = copies_of_shards(self.pricing, kind)
         own = self.unit_cost(kind)
         unit = UnitCost([*gathered, *own.forward], [*again, *made, *own.backward], own.weights)
-        collective = "reduce_scatter" if self.plan.zero else "all_reduce"
-        reduce = self.exchanges("gradients", collective, trained, self.job.gradient_bytes)
-        elements, size = self.gathered_elements(kind), itemsize(self.job.stack.dtype)
-        gather = self.exchanges("weights", "all_gather", elements, size) if self.plan.zero else []
-        return BucketCost([unit], reduce, gather)
-
-    def gathered_elements(self, kind: str) -> tuple[Any, Any]:
-        """Parameters of a unit that ZeRO gathers, in numbers of 16 bits: from FSDP's shards all, else those
-        that were stepped, cast where they are kept so alone."""
-        if self.job.adapters and self.plan.zero < 3:
-            return trained_of(self.job, self.plan, kind)
-        return elements_of(self.job, self.plan, kind, self.job.gathered_matrix_bytes / HALF)
-
-    def exchanges(
-        self, name: str, collective: str, elements: tuple[Any, Any], size: int
-    ) -> list[CollectiveOp]:
-        """The collectives of a unit's gradients, or weights: one over dp of what all its ranks hold, or for a
-        layer of ZeRO-3 several; one of the experts, over the ranks that hold the same ones. Replicas of
-        shards then sum what the shards have summed. A group of one rank has none."""
-        shared, experts = elements
-        group, parts = ("shards", self.job.stack.collectives_per_layer) if self.plan.zero == 3 else ("dp", 1)
-        named = [
-            CollectiveOp(f"{name} part {part}", collective, group, shared * size / parts)
-            for part in range(parts)
-        ]
-        replicas = self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter"
-        if replicas:
-            shard = shared * size / self.plan.shards
-            named.append(CollectiveOp(f"{name} of replicas", "all_reduce", "replicas", shard))
-        if isinstance(experts, np.ndarray) or experts:
-            named.append(CollectiveOp(f"{name} of experts", collective, "experts_dp", experts * size))
-            if replicas:
-                shard = experts * size / self.pricing.groups.experts_dp.ranks
-                named.append(CollectiveOp(f"{name} of replicas' experts", "all_reduce", "replicas", shard))
-        return [each for each in named if anywhere(self.pricing.groups.links(each.group).ranks > 1)]
+        return BucketCost([unit], reduced_gradients(self.pricing, kind), gathered_weights(self.pricing, kind))
 
     # ---- the pipeline
 

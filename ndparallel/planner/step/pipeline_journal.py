@@ -21,6 +21,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.ports import Piece, seconds_added
 from ndparallel.planner.stages import keeps_weights
+from ndparallel.planner.step.action_seconds import overlaps_messages
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.journal import COMPUTE, JournalClock, StageMessages
 from ndparallel.planner.step.overlap import (
@@ -34,7 +35,7 @@ from ndparallel.planner.step.overlap import (
     gathered_backward,
     gathered_forward,
 )
-from ndparallel.planner.step.pipeline import PipelineTimer, overlaps_messages
+from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.step import one_stage
 from ndparallel.planner.step.streams import Item
 from ndparallel.planner.step.workload import Workload

@@ -53,7 +53,8 @@ from ndparallel.planner.stages import (
     keeps_weights,
     trained_of,
 )
-from ndparallel.planner.step.framework import FrameworkWorkload, slowest_of
+from ndparallel.planner.step.data_collectives import gathered_weights, reduced_gradients
+from ndparallel.planner.step.framework import slowest_of
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.parameter_kernels import optimizer_seconds
 from ndparallel.planner.step.stage_messages import message_seconds, tied, tied_sum
@@ -258,16 +259,12 @@ def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:
 
 def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
     """Seconds that a unit's gradients, and its weights, are on their way: [reduce, gather][line][unit]."""
-    work = FrameworkWorkload(pricing)
-    buckets = [work.bucket(kind) if exists(pricing.job, kind) else None for kind in UNITS]
     lines = (DATA_LINES, ["experts_dp" if pricing.job.shape.experts else "replicas"])
-    return [
-        [
-            [sum_over(pricing, getattr(bucket, way) if bucket else (), groups) for bucket in buckets]
-            for groups in lines
-        ]
-        for way in ("reduce", "gather")
+    ways = [
+        [collectives(pricing, kind) if exists(pricing.job, kind) else [] for kind in UNITS]
+        for collectives in (reduced_gradients, gathered_weights)
     ]
+    return [[[sum_over(pricing, unit, groups) for unit in units] for groups in lines] for units in ways]
 
 
 def sum_over(pricing: Pricing, unit: Sequence, groups: Sequence[str]) -> Any:
