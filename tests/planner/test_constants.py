@@ -9,7 +9,7 @@ import pytest
 from ndparallel.hardware.accelerator import data_sheets
 
 MODULES = {
-    "ndparallel.hardware.accelerator": {
+    "ndparallel.hardware.figures": {
         "MEMORY_FRACTION": "fitted",
         "KERNEL_OVERHEAD_SECONDS": "fitted",
         "INSIDE_FRACTION": "NCCL, src/graph/topo.h: 20 of the 25 GB/s of an NVLink",
@@ -18,6 +18,8 @@ MODULES = {
         "HOST_LAUNCH_SECONDS": "NVIDIA/TransformerEngine, issue 2053",
         "LATENCY_INSIDE_SECONDS": "MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json",
         "LATENCY_ACROSS_SECONDS": "NCCL, src/graph/tuning.cc, hwLat",
+    },
+    "ndparallel.hardware.accelerator": {
         "WIDE_HEAD": "the widest head of arXiv:2407.08608, figure 5, beside 256",
     },
     "ndparallel.hardware.collective_links": {"SLOWDOWN": "arXiv:2507.03114, mean over four GPUs"},
