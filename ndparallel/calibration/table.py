@@ -5,7 +5,7 @@ Idea   Pure arithmetic of measurements, so that recorded ones can be tested. The
        gains; attention has a fraction by length; memory is as fast as sums and activations move arrays, and
        the optimizer's kernels reach a share of it. Every key is one that the planner reads.
 Limit  A hardware file holds nominal bandwidths, of which a share arrives
-       (ndparallel/hardware/accelerator.py): what was measured is divided by that share. Power is not
+       (ndparallel/hardware/figures.py): what was measured is divided by that share. Power is not
        measured, and no price asks for it. Links that were not measured are so slow that no plan can hide it.
 """
 

@@ -8,8 +8,8 @@ Limit  Data loading, logging and checkpoints are not in a step; nor, on a real f
        one number along every axis, and a wait for the last rank (`Stack.clips` has it for the lessons' runs).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.stages import gathers_again, gathers_every_microbatch
 from ndparallel.planner.step.overlap import (
+    BucketCost,
     fully_sharded,
     gather_in_turn,
     replicated,
@@ -77,32 +78,39 @@ def one_stage(
 ) -> StreamClock:
     """A step of ranks that have the whole depth of the model, or of its first `microbatches` alone; what
     happens when is noted in `trace`."""
-    plan, stack = work.plan, work.job.stack
-    streams, buckets = clock or StreamClock(work.machine), work.buckets(0)
-    microbatches = microbatches or plan.microbatches(work.job)
+    plan, stack, buckets = work.plan, work.job.stack, work.buckets(0)
+    streams = clock or StreamClock(work.machine)
     streams.trace = trace
     streams.run(work.states(0))
-    if every := gathers_every_microbatch(work.job, plan):
-        fsdp = partial(
-            fully_sharded,
-            streams,
-            prefetch=stack.prefetch,
-            overlap=stack.dp_overlap,
-            reshard=gathers_again(work.job, plan),
-        )
-        first = microbatches - 1 if stack.whole_between else 0
-        unreduced = without_reductions(buckets)
-        for _ in streams.repeats(first):
-            fsdp(unreduced)
-        for _ in streams.repeats(microbatches - first):
-            fsdp(buckets)
+    run_microbatches(streams, work, buckets, microbatches or plan.microbatches(work.job))
+    streams.run(work.optimizer(0), "optimizer")
+    gathers_behind = plan.zero == 2 or (plan.zero == 1 and not stack.gathers_first)
+    if gathers_behind and not gathers_every_microbatch(work.job, plan):
+        gather_in_turn(streams, buckets)
+    return streams
+
+
+def run_microbatches(
+    streams: StreamClock, work: Workload, buckets: Sequence[BucketCost], microbatches: int
+) -> None:
+    """The passes of all microbatches, and their gradients, in the pattern of the plan's ZeRO."""
+    plan, stack = work.plan, work.job.stack
+    if gathers_every_microbatch(work.job, plan):
+        run_fully_sharded(streams, work, buckets, microbatches)
     elif plan.zero == 2:
         for _ in streams.repeats(microbatches):
             sharded_gradients(streams, buckets, stack.dp_overlap)
     else:
         gathers_first = plan.zero == 1 and stack.gathers_first
         replicated(streams, buckets, microbatches, stack.dp_overlap, gathers_first)
-    streams.run(work.optimizer(0), "optimizer")
-    if not every and (plan.zero == 2 or (plan.zero == 1 and not stack.gathers_first)):
-        gather_in_turn(streams, buckets)
-    return streams
+
+
+def run_fully_sharded(
+    streams: StreamClock, work: Workload, buckets: Sequence[BucketCost], microbatches: int
+) -> None:
+    """FSDP's microbatches; some software reduces the gradients of the last one alone."""
+    stack, reshard = work.job.stack, gathers_again(work.job, work.plan)
+    whole = microbatches - 1 if stack.whole_between else 0
+    for times, each in ((whole, without_reductions(buckets)), (microbatches - whole, buckets)):
+        for _ in streams.repeats(times):
+            fully_sharded(streams, each, stack.prefetch, stack.dp_overlap, reshard)
