@@ -25,7 +25,7 @@ from ndparallel.planner.option_groups import MODEL_FLAGS, OVERLAPS
 from ndparallel.planner.plan_name import options_named
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.stack import Stack
-from ndparallel.planner.stages import stage_kinds
+from ndparallel.planner.stages import split_of, stage_kinds
 from ndparallel.planner.state_options import (
     STATE_DEFAULTS,
     recomputed_layers,
@@ -283,6 +283,8 @@ def unchecked_plan(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
     check_model(job, plan)  # before the GPUs are counted: a tp that the model cannot have needs no others
     if plan.stage_layers:
         stage_kinds(job, plan)  # which deal out all layers
+    if plan.recompute_layers >= max(split_of(job.shape, plan)):
+        plan = replace(plan, recompute_layers=0)  # all of them
     return replace(plan, dp=data_parallel(arguments, tp * pp * cp))
 
 

@@ -504,3 +504,12 @@ def test_a_plan_says_that_its_own_framework_cannot_launch_it(options, said, caps
     printed = " ".join(capsys.readouterr().out.split())
     assert ("Its framework cannot launch this plan" in printed) == bool(said)
     assert said in printed
+
+
+def test_as_many_recomputed_layers_as_a_stage_has_are_all_of_them(capsys):
+    options = [*LLAMA, "--pp", "4", "--recompute", "full"]
+    every, of_eight, more, some = (
+        answered(capsys, *options, "--recompute-layers", layers) for layers in ("0", "8", "40", "7")
+    )
+    assert every == of_eight == more and some["step_seconds"] < every["step_seconds"]
+    assert some["plan"]["recompute_layers"] == 7
