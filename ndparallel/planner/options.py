@@ -283,7 +283,7 @@ def unchecked_plan(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
     check_model(job, plan)  # before the GPUs are counted: a tp that the model cannot have needs no others
     if plan.stage_layers:
         stage_kinds(job, plan)  # which deal out all layers
-    if plan.recompute_layers >= max(split_of(job.shape, plan)):
+    if plan.recompute_layers and plan.recompute_layers >= max(split_of(job.shape, plan)):
         plan = replace(plan, recompute_layers=0)  # all of them
     return replace(plan, dp=data_parallel(arguments, tp * pp * cp))
 
