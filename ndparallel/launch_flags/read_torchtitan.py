@@ -31,6 +31,7 @@ from ndparallel.launch_flags.torchtitan_settings import (
     of_recipe,
     of_toml,
     of_words,
+    renamed,
     unknown_keys,
 )
 from ndparallel.planner.job import Plan, TrainingJob
@@ -79,7 +80,7 @@ def read_torchtitan(
     Raises UserError, in a sentence, for what is none of these, contradicts itself, or cannot be trained.
     """
     given, launched = settings_of(text, variables or {}, name, folder)
-    settings = Settings(given)
+    settings = Settings(renamed(given))
     shape = shape_of(settings)
     shape = replace(shape, vocab=vocab) if vocab else shape
     plan = plan_from(settings, shape, launched if gpus is None else gpus)

@@ -32,8 +32,8 @@ OLDER = {
     "activation_checkpoint.mode": "activation_checkpoint",
 }
 OLDER_CONVERTERS = {
-    "float8": "Float8LinearConverter",
-    "quantize.linear.float8": "Float8LinearConverter",
+    "float8": "Float8LinearConverter {recipe}",
+    "quantize.linear.float8": "Float8LinearConverter {recipe}",
     "quantize.grouped_mm.float8": "Float8GroupedExpertsConverter",
     "mx": "MXFP8LinearConverter",
     "quantize.linear.mx": "MXFP8LinearConverter",
@@ -177,14 +177,14 @@ def last_name(call: Call) -> str:
 
 
 def of_toml(text: str) -> Configuration | None:
-    """The settings of a file of TOML, by today's names; None for what is none."""
+    """The settings of a file of TOML, and its release's defaults; None for what is none."""
     import tomllib  # for such files alone
 
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
         return None
-    return renamed(OLDER_DEFAULTS | flat(tables)) if any(map(tables.get, SECTIONS)) else None
+    return OLDER_DEFAULTS | flat(tables) if any(map(tables.get, SECTIONS)) else None
 
 
 def flat(table: Mapping[str, Any], before: str = "") -> Configuration:
@@ -195,24 +195,17 @@ def flat(table: Mapping[str, Any], before: str = "") -> Configuration:
     return found
 
 
-def renamed(older: Configuration) -> Configuration:
-    """The settings of an older release by today's names."""
-    found = {OLDER.get(key, key): value for key, value in older.items()}
-    if isinstance(policy := found["activation_checkpoint"], str):
+def renamed(given: Configuration) -> Configuration:
+    """The settings by today's names, whatever release they are of."""
+    found = {OLDER.get(key, key): value for key, value in given.items()}
+    if isinstance(policy := found.get("activation_checkpoint"), str):
         found["activation_checkpoint"] = POLICIES.get(policy, policy)
-    if found.get("model.converters"):
-        found["model.converters"] = [*older_converters(found)]
+    if converters := found.get("model.converters"):
+        recipe = found.get("quantize.linear.float8.recipe_name") or found.get("float8.recipe_name")
+        names = map(str, converters if isinstance(converters, list) else [converters])
+        older = {name: now.format(recipe=recipe or "tensorwise") for name, now in OLDER_CONVERTERS.items()}
+        found["model.converters"] = [older.get(name, name) for name in names]
     return found
-
-
-def older_converters(found: Configuration) -> list[str]:
-    recipe = found.get("quantize.linear.float8.recipe_name") or found.get("float8.recipe_name")
-    given = found["model.converters"]
-    names = [
-        OLDER_CONVERTERS.get(str(name), str(name)) for name in (given if isinstance(given, list) else [given])
-    ]
-    linear = f"Float8LinearConverter {recipe or 'tensorwise'}"
-    return [linear if name == "Float8LinearConverter" else name for name in names]
 
 
 # ---------------------------------------------------------------------------------------------- command lines
@@ -226,8 +219,7 @@ def of_words(words: Iterable[str]) -> Configuration:
     while left:
         word = left.pop()
         if word.startswith("activation-checkpoint:") or word.startswith("activation_checkpoint:"):
-            policy = word.partition(":")[2].replace("-", "_")
-            found["activation_checkpoint"] = POLICIES.get(policy, policy)
+            found["activation_checkpoint"] = word.partition(":")[2].replace("-", "_")
         if not word.startswith("--"):
             continue
         key, equals, value = word[2:].partition("=")
@@ -261,16 +253,12 @@ def of_command(words: list[str], folder: Path | None) -> Configuration:
     own = of_words(words)
     module, name, file = (own.pop(key, None) for key in ("module", "config", "job.config_file"))
     if file:
-        return found_toml(str(file), folder) | renamed_words(own)
+        return found_toml(str(file), folder) | own
     if not name:
         raise UserError(
             "it names no configuration: give --module and --config, or --job.config_file of older releases."
         )
     return found_configuration(str(module), str(name), folder) | own
-
-
-def renamed_words(own: Configuration) -> Configuration:
-    return {OLDER.get(key, key): value for key, value in own.items()}
 
 
 def found_configuration(module: str, name: str, folder: Path | None) -> Configuration:

@@ -215,6 +215,17 @@ def test_older_releases_compute_every_second_layer_again(option, recompute, laye
     assert default.plan.recompute_layers == 40, "its default is every second one"
 
 
+def test_older_names_on_the_command_line_count_beside_a_file_of_toml(tmp_path):
+    (tmp_path / "job.toml").write_text(TOML)
+    words = "--activation_checkpoint.mode=none --parallelism.enable_async_tensor_parallel=False"
+    command = f"torchrun --nproc_per_node 128 -m torchtitan.train --job.config_file job.toml {words}"
+    for found in (read(TOML, 128, words), read(command, folder=tmp_path)):
+        assert found.plan.recompute == "none" and found.job.stack.tp_overlap != "products"
+        assert found.job.dtype == "fp8-current"
+    full = read(RECIPE, 8, "--activation_checkpoint.mode full")
+    assert full.plan.recompute == "full" and not any("activation_checkpoint" in said for said in full.notes)
+
+
 def test_a_command_finds_its_recipe_or_its_toml_beside_it(tmp_path):
     (tmp_path / "ours.py").write_text(OWN)
     (tmp_path / "llama3_70b.toml").write_text(TOML)
