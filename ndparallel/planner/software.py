@@ -161,6 +161,7 @@ DEEPSPEED = replace(
     keeps_outputs=False,
     pp_overlap=False,
     pp_in_turn=True,
+    dp_overlap_by_zero=True,
     sharding="deepspeed",
     sequence_parallel=False,
 )

@@ -7,7 +7,7 @@ Limit  A stack stands for a framework's common settings in one year, not for eve
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ndparallel.planner.optimizer_kernels import bytes_of
 
@@ -138,6 +138,9 @@ class GradientSettings:
     # --ddp-average-in-collective), which reads and writes them once
     scales_gradients: bool = True
     dp_overlap: bool = True  # gradients beside the last backward pass (FSDP: beside every one)
+    # only ZeRO's are, and none in a pipeline (allreduce_gradients and _configure_zero_optimizer in
+    # deepspeed/runtime/engine.py)
+    dp_overlap_by_zero: bool = False
     # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
     gathers_first: bool = True
     rail_share: float = 1.0  # of a node's rails, that one collective uses
@@ -283,6 +286,11 @@ class Stack(
     def cuts_experts(self) -> bool:
         """Whether a real framework's tp ranks hold a part of each expert (Megatron-Core's etp = tp)."""
         return self.expert_tp and not self.executed
+
+    def running(self, zero: int, pp: int) -> "Stack":
+        """The stack as it runs such a plan: without an overlap that it then does not have."""
+        lacks = self.dp_overlap and self.dp_overlap_by_zero and (zero == 0 or pp > 1)
+        return replace(self, dp_overlap=False) if lacks else self
 
     @property
     def flash(self) -> bool:

@@ -11,7 +11,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.prediction import workload_of
+from ndparallel.planner.prediction import time_step, workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.stage_messages import tied_sum
@@ -76,3 +76,27 @@ def test_what_an_end_of_the_pipeline_waits_for_the_other_before_a_tied_table_is_
     assert [each["pp"] for each in spent] == pytest.approx([sums, sums])
     assert spent[0]["bubble"] == 0
     assert spent[1]["bubble"] == pytest.approx(8, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_beside"),
+    [
+        (Plan(dp=16, zero=0), False),
+        (Plan(dp=16, zero=1), True),
+        (Plan(dp=16, zero=2), True),
+        (Plan(dp=4, pp=4, zero=1), False),
+    ],
+)
+def test_deepspeed_reduces_gradients_beside_a_backward_pass_with_zero_and_without_a_pipeline(plan, is_beside):
+    """allreduce_gradients and _configure_zero_optimizer in deepspeed/runtime/engine.py."""
+    deepspeed = find_stack("deepspeed")
+    said, beside, behind = (
+        time_step(TrainingJob(LLAMA, find_hardware("h100"), stack, 4096, 256), plan).seconds
+        for stack in (
+            deepspeed,
+            replace(deepspeed, dp_overlap_by_zero=False),
+            replace(deepspeed, dp_overlap=False),
+        )
+    )
+    assert beside < behind
+    assert said == (beside if is_beside else behind)

@@ -52,7 +52,8 @@ def slowest_of(hardware: Hardware, gpus: int) -> Hardware:
 
 def framework_workload(job: TrainingJob, plan: Plan) -> "FrameworkWorkload":
     """The workload of one plan; a synchronous step is as long as on the slowest of its GPUs."""
-    return FrameworkWorkload(Pricing(replace(job, hardware=slowest_of(job.hardware, plan.gpus)), plan))
+    slowest, stack = slowest_of(job.hardware, plan.gpus), job.stack.running(plan.zero, plan.pp)
+    return FrameworkWorkload(Pricing(replace(job, hardware=slowest, stack=stack), plan))
 
 
 @dataclass(frozen=True, eq=False)
