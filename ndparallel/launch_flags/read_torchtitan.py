@@ -19,14 +19,14 @@ from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.invocation import scheduled, world_size
 from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, plan_from
 from ndparallel.launch_flags.reading import Reading
-from ndparallel.launch_flags.recipe_file import Configuration
+from ndparallel.launch_flags.settings import Configuration
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.shell_script import Script
 from ndparallel.launch_flags.torchtitan_models import MODELS
 from ndparallel.launch_flags.torchtitan_settings import (
     EXPERT_TP,
     ROTATION,
-    Settings,
+    TorchtitanSettings,
     of_command,
     of_recipe,
     of_toml,
@@ -80,7 +80,7 @@ def read_torchtitan(
     Raises UserError, in a sentence, for what is none of these, contradicts itself, or cannot be trained.
     """
     given, launched = settings_of(text, variables or {}, name, folder)
-    settings = Settings(renamed(given))
+    settings = TorchtitanSettings(renamed(given))
     shape = shape_of(settings)
     shape = replace(shape, vocab=vocab) if vocab else shape
     plan = plan_from(settings, shape, launched if gpus is None else gpus)
@@ -125,7 +125,7 @@ def launched_by(launcher: list[str], script: Script) -> int:
         return 0
 
 
-def shape_of(settings: Settings) -> ModelShape:
+def shape_of(settings: TorchtitanSettings) -> ModelShape:
     """The model, by the name of its flavor. Raises UserError for one that the planner does not know."""
     own = {(found.module, found.flavor): name for name, found in MODELS.items()}
     module, flavor = settings.text("model.module"), settings.text("model.flavor")
@@ -140,7 +140,7 @@ def shape_of(settings: Settings) -> ModelShape:
 # ---------------------------------------------------------------------------------------------------- the job
 
 
-def job_from(settings: Settings, shape: ModelShape, hardware: Hardware, plan: Plan) -> TrainingJob:
+def job_from(settings: TorchtitanSettings, shape: ModelShape, hardware: Hardware, plan: Plan) -> TrainingJob:
     each = plan.dp * settings.number(LOCAL_BATCH)
     batch = settings.number("training.global_batch_size")
     batch = each if batch == -1 else batch
@@ -160,7 +160,7 @@ def job_from(settings: Settings, shape: ModelShape, hardware: Hardware, plan: Pl
     )
 
 
-def stack_from(settings: Settings, shape: ModelShape, plan: Plan) -> Stack:
+def stack_from(settings: TorchtitanSettings, shape: ModelShape, plan: Plan) -> Stack:
     compiled = settings.switch("compile.enable") and "model" in settings.texts("compile.components")
     base = TORCHTITAN_COMPILED if compiled else TORCHTITAN
     asynchronous = settings.switch("compile.enable_async_tensor_parallel")
@@ -174,7 +174,7 @@ def stack_from(settings: Settings, shape: ModelShape, plan: Plan) -> Stack:
     )
 
 
-def dtype_from(settings: Settings, shape: ModelShape) -> str:
+def dtype_from(settings: TorchtitanSettings, shape: ModelShape) -> str:
     """The type of the layers' matmuls: of experts only where they are converted too."""
     found = settings.texts("model.converters")
     types = [DTYPES[name] for name in found if name in DTYPES]
@@ -184,7 +184,7 @@ def dtype_from(settings: Settings, shape: ModelShape) -> str:
 # -------------------------------------------------------------------------------------------------- the notes
 
 
-def notes(settings: Settings, job: TrainingJob, plan: Plan) -> Iterator[str]:
+def notes(settings: TorchtitanSettings, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
     if lacking := unknown_keys(settings.given):
         yield lacking
@@ -198,7 +198,7 @@ def notes(settings: Settings, job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield f"Not given, so as {release('torchtitan')} has it: {said}."
 
 
-def notes_on_layers(settings: Settings, job: TrainingJob, plan: Plan) -> Iterator[str]:
+def notes_on_layers(settings: TorchtitanSettings, job: TrainingJob, plan: Plan) -> Iterator[str]:
     policy = settings.text("activation_checkpoint")
     if policy != "None" and f"{policy}.Config()" not in fields.TITAN_RECOMPUTE.values():
         yield f"activation_checkpoint {policy} is not modelled: nothing is computed again."
@@ -216,7 +216,7 @@ def notes_on_layers(settings: Settings, job: TrainingJob, plan: Plan) -> Iterato
         yield f"Of the components {parts} alone are compiled, which is priced as eager."
 
 
-def notes_on_the_step(settings: Settings, job: TrainingJob, plan: Plan) -> Iterator[str]:
+def notes_on_the_step(settings: TorchtitanSettings, job: TrainingJob, plan: Plan) -> Iterator[str]:
     if not settings.switch(GRAPHS):
         instead = "refuses in a pipeline" if plan.pp > 1 else "captures, are not modelled"
         yield f"CUDA graphs, which torchtitan {instead}: set {GRAPHS}."

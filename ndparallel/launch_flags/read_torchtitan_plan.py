@@ -9,7 +9,7 @@ from typing import Any
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.torchtitan_settings import Settings
+from ndparallel.launch_flags.torchtitan_settings import TorchtitanSettings
 from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape
@@ -22,7 +22,7 @@ STAGES = "parallelism.module_fqns_per_model_part"
 SHARDS = "parallelism.data_parallel_shard_degree"
 
 
-def plan_from(settings: Settings, shape: ModelShape, gpus: int) -> Plan:
+def plan_from(settings: TorchtitanSettings, shape: ModelShape, gpus: int) -> Plan:
     degrees: dict[str, Any] = {name: settings.number(key) for name, key in fields.TITAN_DEGREES.items()}
     degrees |= {} if shape.experts else {"ep": 1}
     shards, replicas = data_degrees(settings, degrees["tp"] * degrees["pp"] * degrees["cp"], gpus)
@@ -43,7 +43,7 @@ def plan_from(settings: Settings, shape: ModelShape, gpus: int) -> Plan:
     return with_schedule(settings, plan, shape) if plan.pp > 1 else plan
 
 
-def data_degrees(settings: Settings, others: int, gpus: int) -> tuple[int, int]:
+def data_degrees(settings: TorchtitanSettings, others: int, gpus: int) -> tuple[int, int]:
     """Ranks that share weights, and their replicas; of shards -1 what the other degrees leave. Raises
     UserError where the degrees do not make up the GPUs."""
     shards, replicas = settings.number(SHARDS), settings.number("parallelism.data_parallel_replicate_degree")
@@ -57,7 +57,7 @@ def data_degrees(settings: Settings, others: int, gpus: int) -> tuple[int, int]:
     return gpus // each if shards == -1 else shards, replicas
 
 
-def with_recomputation(settings: Settings, plan: Plan, shape: ModelShape) -> Plan:
+def with_recomputation(settings: TorchtitanSettings, plan: Plan, shape: ModelShape) -> Plan:
     """The plan with what its activation checkpointing computes again: of every second layer, as older
     releases have it, the first half of a stage's."""
     policy = settings.value("activation_checkpoint")
@@ -69,7 +69,7 @@ def with_recomputation(settings: Settings, plan: Plan, shape: ModelShape) -> Pla
     return replace(plan, recompute=words.get(str(policy), "none"))
 
 
-def with_schedule(settings: Settings, plan: Plan, shape: ModelShape) -> Plan:
+def with_schedule(settings: TorchtitanSettings, plan: Plan, shape: ModelShape) -> Plan:
     """The plan with its schedule and what each stage holds."""
     own = {theirs.lower(): ours for ours, theirs in names_in("torchtitan").items()}
     named = settings.value("parallelism.pipeline_parallel_schedule")
@@ -93,7 +93,7 @@ def is_single(schedule: str) -> bool:
     return RECIPES[schedule].chunks == 1
 
 
-def stage_layers(settings: Settings, ranks: int, layers: int, chunks: int) -> list[int]:
+def stage_layers(settings: TorchtitanSettings, ranks: int, layers: int, chunks: int) -> list[int]:
     """Layers of each stage: those that are named, or as torchtitan deals them out, with embedding and head
     for so many (_generate_llm_fqn_per_model_part in torchtitan/distributed/pipeline_parallel.py)."""
     if named := settings.value(STAGES):

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.words import listed
+from ndparallel.launch_flags.settings import Configuration
 
-Configuration = dict[str, Any]
 MOST = 100_000  # values in a file
 LONGEST = 1_000  # values of a list, letters of a text
 LARGEST = 10**15  # of a number

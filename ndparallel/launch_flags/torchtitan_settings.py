@@ -19,7 +19,8 @@ from ndparallel.base.options import nearest
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.launch_flags.frozen import frozen, release
-from ndparallel.launch_flags.recipe_file import Call, Configuration, Words, chosen, recipes_in
+from ndparallel.launch_flags.recipe_file import Call, Words, chosen, recipes_in
+from ndparallel.launch_flags.settings import Configuration, Settings, flat, read_value
 from ndparallel.launch_flags.shell_words import LARGEST
 
 SECTIONS = frozenset({"training", "parallelism", "compile", "debug"})
@@ -54,51 +55,18 @@ GONE = {  # names that the release no longer has
 
 
 @dataclass
-class Settings:
-    """The settings, with a note of those that were asked for and are missing."""
-
-    given: Configuration
-    assumed: dict[str, Any] = field(default_factory=dict)
+class TorchtitanSettings(Settings):
+    defaults: Mapping[str, Any] = field(default_factory=lambda: frozen("torchtitan")["defaults"])
 
     def value(self, key: str) -> Any:
         """A setting, or torchtitan's default. Raises UserError for one that only Python could work out."""
-        if key in self.given:
-            value = self.given[key]
-            if isinstance(value, Call | Words):
-                words = value.words if isinstance(value, Call) else value
-                raise UserError(
-                    f"{key} = {words[:80]} is not worked out here: give its value with --script-arguments "
-                    f'"--{key} ...".'
-                )
-            return value
-        self.assumed[key] = default = frozen("torchtitan")["defaults"][key]
-        return default
-
-    def number(self, key: str, least: int = 1) -> int:
-        """A whole number; -1 where it stands for none. Raises UserError for another, or a smaller one."""
-        value = self.value(key)
-        none = value == -1 == frozen("torchtitan")["defaults"][key]
-        if type(value) is not int or value < least and not none:
-            raise UserError(f"{key} = {brief(value)}: give a whole number from {least} on.")
-        return value
-
-    def text(self, key: str) -> str:
-        return str(self.value(key))
-
-    def texts(self, key: str) -> list[str]:
-        """A list of words; one that stands alone, or none, too."""
-        value = self.value(key)
-        return list(map(str, value)) if isinstance(value, list) else [str(value)] if value else []
-
-    def word(self, key: str, known: Mapping[str, Any]) -> Any:
-        """What a word stands for. Raises UserError for one that is not known."""
-        if (value := self.text(key)) not in known:
-            raise unknown(key, value, known)
-        return known[value]
-
-    def switch(self, key: str) -> bool:
-        if type(value := self.value(key)) is not bool:
-            raise UserError(f"{key} = {brief(value)}: it is True or False.")
+        value = super().value(key)
+        if isinstance(value, Call | Words):
+            words = value.words if isinstance(value, Call) else value
+            raise UserError(
+                f"{key} = {words[:80]} is not worked out here: give its value with --script-arguments "
+                f'"--{key} ...".'
+            )
         return value
 
 
@@ -187,14 +155,6 @@ def of_toml(text: str) -> Configuration | None:
     return OLDER_DEFAULTS | flat(tables) if any(map(tables.get, SECTIONS)) else None
 
 
-def flat(table: Mapping[str, Any], before: str = "") -> Configuration:
-    found: Configuration = {}
-    for name, value in table.items():
-        inner = isinstance(value, dict)
-        found |= flat(value, f"{before}{name}.") if inner else {f"{before}{name}": value}
-    return found
-
-
 def renamed(given: Configuration) -> Configuration:
     """The settings by today's names, whatever release they are of."""
     found = {OLDER.get(key, key): value for key, value in given.items()}
@@ -234,15 +194,6 @@ def switched(key: str, value: Any) -> Configuration:
     section, _, name = key.rpartition(".")
     off = name.startswith("no_") and value is True
     return {f"{section}.{name[3:]}": False} if off else {key: value}
-
-
-def read_value(text: str) -> Any:
-    if re.fullmatch(r"-?\d{1,15}", text):
-        return int(text)
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    return text.split(",") if "," in text else text
 
 
 def of_command(words: list[str], folder: Path | None) -> Configuration:

@@ -1,0 +1,77 @@
+"""What a launch file sets, by dotted names, as "training.seq_len" or "zero_optimization.stage".
+
+Idea   Who asks for a setting gets it, or the framework's default; so what was assumed is known at the end.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.quoting import brief
+
+Configuration = dict[str, Any]  # fields by their dotted names
+
+
+@dataclass
+class Settings:
+    """The settings that are given, the framework's defaults, and a note of those that were asked for and are
+    missing."""
+
+    given: Configuration
+    defaults: Mapping[str, Any]
+    assumed: dict[str, Any] = field(default_factory=dict)
+
+    def value(self, key: str) -> Any:
+        """A setting, or the framework's default."""
+        if key in self.given:
+            return self.given[key]
+        self.assumed[key] = default = self.defaults[key]
+        return default
+
+    def number(self, key: str, least: int = 1) -> int:
+        """A whole number; -1 where it stands for none. Raises UserError for another, or a smaller one."""
+        value = self.value(key)
+        none = value == -1 == self.defaults[key]
+        if type(value) is not int or value < least and not none:
+            raise UserError(f"{key} = {brief(value)}: give a whole number from {least} on.")
+        return value
+
+    def text(self, key: str) -> str:
+        return str(self.value(key))
+
+    def texts(self, key: str) -> list[str]:
+        """A list of words; one that stands alone, or none, too."""
+        value = self.value(key)
+        return list(map(str, value)) if isinstance(value, list) else [str(value)] if value else []
+
+    def word(self, key: str, known: Mapping[str, Any]) -> Any:
+        """What a word stands for. Raises UserError for one that is not known."""
+        if (value := self.text(key)) not in known:
+            raise unknown(key, value, known)
+        return known[value]
+
+    def switch(self, key: str) -> bool:
+        if type(value := self.value(key)) is not bool:
+            raise UserError(f"{key} = {brief(value)}: it is True or False.")
+        return value
+
+
+def flat(table: Mapping[str, Any], before: str = "") -> Configuration:
+    """The fields of nested tables."""
+    found: Configuration = {}
+    for name, value in table.items():
+        inner = isinstance(value, dict)
+        found |= flat(value, f"{before}{name}.") if inner else {f"{before}{name}": value}
+    return found
+
+
+def read_value(text: str) -> Any:
+    """The number, truth, list or word that is written."""
+    if re.fullmatch(r"-?\d{1,15}", text):
+        return int(text)
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    return text.split(",") if "," in text else text
