@@ -16,12 +16,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, Row, emitters
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, Row
 from ndparallel.results.printing import plain_console, print_json, prose
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("framework", choices=emitters())
+    parser.add_argument("framework", choices=FRAMEWORKS)
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 

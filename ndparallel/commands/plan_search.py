@@ -11,7 +11,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.commands.plan_remedies import print_remedies
-from ndparallel.launch_flags.frameworks import emitters, launched_by
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by
 from ndparallel.launch_flags.options import described, launch_script, priced, script_given
 from ndparallel.planner.describe import node_sentences, shared_ports_named
 from ndparallel.planner.job import Plan
@@ -107,7 +107,7 @@ def show(
 def written_by(found: Found) -> str:
     """The framework that the recommended plan's launch script can be written for; "" where there is none."""
     by = launched_by(found.job, found.recommended.plan)
-    return next((name for name in emitters() if name in by and name in (found.space.frameworks or by)), "")
+    return next((name for name in FRAMEWORKS if name in by and name in (found.space.frameworks or by)), "")
 
 
 def show_why(why: WhyNot) -> None:

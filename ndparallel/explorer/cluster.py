@@ -19,7 +19,7 @@ from ndparallel.base.words import change_in, three_digits
 from ndparallel.explorer.lanes import lanes
 from ndparallel.explorer.setup import Knob, checked, command, knobs_and_reason, words
 from ndparallel.hardware.accelerator import data_sheets
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, emitters
+from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.describe import headline, parts, plan_words, sentences
@@ -227,7 +227,7 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
         "remarks": [*sentences(found, TOKENS), *job.shape.notes],
         "timeline": lanes(timeline_of(found), "rank" if found.plan.pp > 1 else "GPU"),
         "what_if": change_of(asked, found),
-        "launch": {name: launch(name, asked, found) for name in emitters()},
+        "launch": {name: launch(name, asked, found) for name in FRAMEWORKS},
     }
 
 

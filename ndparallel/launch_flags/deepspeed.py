@@ -1,26 +1,194 @@
-"""What DeepSpeed can run of a plan; its configuration is not written.
+"""`--emit deepspeed`: the launch script of DeepSpeed for a job and a plan, with its configuration in it.
 
-Idea   Its pipeline runs 1F1B of one chunk (runtime/pipe/schedule.py, TrainSchedule.steps), with gradients and
-       weights that are not sharded (runtime/pipe/engine.py, PipelineEngine.__init__). Tensor parallelism
-       (AutoTP) goes with every level of ZeRO (runtime/engine.py, _configure_tensor_parallel_states), and cuts
-       no sequences. Experts (AutoEP) may be sharded as weights without it
-       (_validate_zero3_moe_compatibility); with it they take neither ZeRO-3 nor a pipeline
+Idea   DeepSpeed wraps a program that has the model. So the script writes the configuration, and adds to the
+       program's arguments those that have to say the same, by the names of transformers' TrainingArguments; a
+       pipeline is built by the program itself, and a comment says how.
+       Its pipeline runs 1F1B of one chunk (runtime/pipe/schedule.py, TrainSchedule.steps), with gradients and
+       weights that are not sharded (runtime/pipe/engine.py, PipelineEngine.__init__). Tensor
+       parallelism (AutoTP) goes with every level of ZeRO (runtime/engine.py,
+       _configure_tensor_parallel_states), and cuts no sequences. Experts (AutoEP) may be sharded as weights
+       without it (_validate_zero3_moe_compatibility); with it they take neither ZeRO-3 nor a pipeline
        (module_inject/auto_ep_folding.py, validate_folding_global). Whole layers are recomputed, or none
        (runtime/pipe/module.py, PipelineModule.forward). An optimizer on the host is ZeRO's
        (docs/_pages/config-json.md, Optimizer offloading).
 Limit  Its context parallelism (Ulysses) is another than ours; ZeRO++'s shards inside a node are left out.
 """
 
-from ndparallel.base.errors import UserError
-from ndparallel.launch_flags.rules import LaunchRule, without
-from ndparallel.pipeline.catalog import names_in
-from ndparallel.planner.job import Plan, TrainingJob
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
-SOURCE = {
-    "framework": "DeepSpeed",
-    "version": "0.19.6",
-    "source": "github.com/deepspeedai/DeepSpeed, commit edaa72212",
-}
+from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import shell_comment
+from ndparallel.base.words import count, listed
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.frozen import release
+from ndparallel.launch_flags.nodes import full_nodes
+from ndparallel.launch_flags.rules import LaunchRule, refuse, without
+from ndparallel.pipeline.catalog import names_in
+from ndparallel.planner.describe import state_words
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import check
+from ndparallel.planner.software import find_stack
+
+STACKS = ("deepspeed", "deepspeed-2021")
+FILE = "deepspeed_by_ndparallel.json"  # that the script writes: no name that a user may have given to another
+FREE = ("attention", "dp_overlap", "prefetch")  # of a software stack: what keys choose, or the program
+FOUND_EXPERTS = "Mixtral, Qwen3-MoE, Qwen3.5-MoE, DeepSeek-V2 and DeepSeek-V3"
+
+
+def emit_deepspeed(job: TrainingJob, plan: Plan) -> str:
+    """A shell script that launches this plan. Raises UserError, saying what, for what DeepSpeed does not
+    have."""
+    check(job, plan)
+    refuse(RULES, job, plan)
+    refuse_other_states(job, plan)
+    refuse_other_switches(job, plan)
+    nodes, each = full_nodes(job, plan)
+    arguments = " \\\n  ".join(f"--{name} {value}" for name, value in arguments_of(job, plan))
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *map(shell_comment, remarks(job, plan)),
+            ': "${1:?name the program that trains, as in: bash launch.sh train.py}"',
+            f"cat > {FILE} <<'END'",
+            json.dumps(nested(dict(configuration(job, plan))), indent=2),
+            "END",
+            f'deepspeed --num_nodes {nodes} --num_gpus {each} "$@" \\',
+            f"  {arguments}",
+            "",
+        ]
+    )
+
+
+def by_transformers(job: TrainingJob, plan: Plan) -> bool:
+    """Whether the program is one that takes transformers' TrainingArguments."""
+    return job.stack.name == "deepspeed" and plan.pp == 1
+
+
+def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """What a reader of the script wants to know and no key says."""
+    gpus, number = count(int(plan.gpus), "GPU"), count(int(plan.microbatches(job)), "microbatch", "es")
+    yield f"{job.shape.name} on {gpus} ({job.hardware.name}), as planned by ndparallel."
+    yield f"Derived: data-parallel size {plan.dp}, {number} in a step. Keys of {release('deepspeed')}."
+    yield (
+        "This script's arguments are the program that trains and its own: the model, sequences of "
+        f"{job.sequence} tokens, data, learning rate, checkpoints."
+    )
+    if by_transformers(job, plan):
+        yield "It takes transformers' TrainingArguments, as a program does that uses its Trainer or TRL's."
+    if plan.pp > 1:
+        again = f", activation_checkpoint_interval={int(plan.recompute == 'full')}"
+        yield f"It builds the pipeline itself: PipelineModule(layers, num_stages={plan.pp}{again})."
+    elif plan.recompute == "full" and not by_transformers(job, plan):
+        yield "It computes every layer again in the backward pass."
+    if plan.ep > 1:
+        yield f"AutoEP knows the experts of {FOUND_EXPERTS}; those of others are named in expert_parallel."
+    if job.adapters:
+        lora = " ".join(state_words(replace(job, offload=(), moments="fp32")))
+        yield f"It trains {lora}, which no key says."
+    if not job.stack.flash:
+        yield "Its attention is not fused."
+    if job.routing_imbalance > 1:
+        yield f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows."
+    if "optimizer" in job.offload and not by_transformers(job, plan):
+        yield "The optimizer's learning rate is DeepSpeed's own, 0.001: give it params."
+    if plan.gpus > full_nodes(job, plan)[1]:
+        yield "The hosts are listed in /job/hostfile, or in the file of --hostfile."
+
+
+def configuration(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Any]]:
+    """Keys of the configuration with their values. train_batch_size is left out: DeepSpeed counts tp ranks in
+    it, too."""
+    yield fields.DEEPSPEED_MICRO, int(plan.micro_batch)
+    yield fields.DEEPSPEED_STEPS, int(plan.microbatches(job))
+    yield "bf16.enabled", True
+    yield fields.DEEPSPEED_ZERO, plan.zero
+    if plan.zero:
+        yield fields.DEEPSPEED_BESIDE, job.stack.running(plan.zero, plan.pp).dp_overlap
+    for name, key in fields.DEEPSPEED_DEGREES.items():
+        if (degree := int(getattr(plan, name))) > 1:
+            yield key, degree
+    if plan.ep > 1:
+        yield "expert_parallel.enabled", True
+    if plan.pp > 1 and plan.recompute == "full":
+        yield fields.DEEPSPEED_INTERVAL, 1
+    if "optimizer" in job.offload:
+        yield fields.DEEPSPEED_HOST, "cpu"
+        yield "optimizer.type", "AdamW"
+        yield from params(job, plan)
+    if job.moments == "8bit":
+        yield "zero_allow_untested_optimizer", True
+
+
+def params(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
+    """What transformers fills in for an optimizer that DeepSpeed makes."""
+    if by_transformers(job, plan):
+        yield from ((f"optimizer.params.{name}", "auto") for name in ("lr", "betas", "eps", "weight_decay"))
+
+
+def arguments_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
+    """The program's arguments that name the configuration, and that transformers compares with it."""
+    if not by_transformers(job, plan):
+        yield "deepspeed --deepspeed_config", FILE
+        return
+    yield "deepspeed", FILE
+    yield fields.TRANSFORMERS_MICRO, f"{plan.micro_batch}"
+    yield fields.DEEPSPEED_STEPS, f"{plan.microbatches(job)}"
+    yield "bf16", "true"
+    yield fields.TRANSFORMERS_RECOMPUTE, f"{plan.recompute == 'full'}".lower()
+    if optimizer := fields.TRANSFORMERS_MOMENTS[job.moments]:
+        yield "optim", optimizer
+
+
+def nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """The tables that dotted names stand for."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        *above, name = key.split(".")
+        table = found
+        for each in above:
+            table = table.setdefault(each, {})
+        table[name] = value
+    return found
+
+
+def refuse_other_states(job: TrainingJob, plan: Plan) -> None:
+    """Raise UserError for what DeepSpeed keeps or drops in no other way."""
+    moments = fields.TRANSFORMERS_MOMENTS if by_transformers(job, plan) else ("fp32",)
+    known = replace(
+        job,
+        adapters=None,
+        moments="fp32" if job.moments in moments else job.moments,
+        offload=tuple(word for word in job.offload if word != "optimizer"),
+    )
+    if words := state_words(known):
+        raise deepspeed_lacks(f"{' or '.join(words)} as the plan counts them", "leave that out")
+    if job.dtype != "bf16":
+        raise deepspeed_lacks(f"layers in {job.dtype}", "take --dtype bf16")
+    if job.capacity_factor is not None:
+        raise deepspeed_lacks("capacity factor of AutoEP's experts", "leave --capacity-factor out")
+
+
+def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:
+    """Raise UserError for software that is not as DeepSpeed is, which has no key for it."""
+    if job.stack.name not in STACKS:
+        raise UserError(
+            f"the plan is for {job.stack.name}, which is other software than {release('deepspeed')}: take "
+            f"--software {STACKS[0]}."
+        )
+    own = find_stack(job.stack.name)
+    free = (*FREE, *(("gathers_first",) if plan.zero != 1 else ()))
+    differs = [
+        name
+        for name in own.__dataclass_fields__
+        if getattr(own, name) != getattr(job.stack, name) and name not in free
+    ]
+    if differs:
+        raise deepspeed_lacks(f"key for the plan's {listed(differs)}", "leave them as they are")
+
+
 RULES = (
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & without(names_in("deepspeed"), plan.schedule),
@@ -51,11 +219,6 @@ RULES = (
         lambda job, plan: deepspeed_lacks("rows beside another microbatch", "leave ep out of --overlap"),
     ),
 )
-
-
-def not_written(job: TrainingJob, plan: Plan) -> str:
-    """Raise UserError: a plan's place in DeepSpeed is its configuration and the model's own code."""
-    raise deepspeed_lacks("launch script that is written here", "take --emit megatron or torchtitan")
 
 
 def deepspeed_lacks(what: str, instead: str) -> UserError:

@@ -152,6 +152,19 @@ TITAN_DEGREES = {
 TITAN_RESHARD = {2: "never", 3: "always"}  # after the forward pass, by ZeRO's stage
 TITAN_RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 
+DEEPSPEED_MICRO, DEEPSPEED_STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+DEEPSPEED_ZERO, DEEPSPEED_BESIDE = "zero_optimization.stage", "zero_optimization.overlap_comm"
+DEEPSPEED_HOST = "zero_optimization.offload_optimizer.device"
+DEEPSPEED_DEGREES = {
+    "tp": "tensor_parallel.autotp_size",
+    "pp": "pipeline.stages",
+    "ep": "expert_parallel.autoep_size",
+}
+DEEPSPEED_INTERVAL = "pipeline.activation_checkpoint_interval"
+TRANSFORMERS_MICRO = "per_device_train_batch_size"  # of transformers' TrainingArguments
+TRANSFORMERS_RECOMPUTE = "gradient_checkpointing"
+TRANSFORMERS_MOMENTS = {"fp32": "", "8bit": "adamw_bnb_8bit"}  # --optim
+
 NUMBERS: Mapping[str, Mapping[str, str]] = {
     "model": SIZES,
     "latent attention": LATENT_SIZES,

@@ -14,6 +14,7 @@ import numpy as np
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.launch_flags import deepspeed, megatron, megatron_rules, tables, torchtitan
 from ndparallel.launch_flags.frozen import frozen, title
+from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.read_torchtitan import read_torchtitan
 from ndparallel.launch_flags.reading import Reading
@@ -42,7 +43,7 @@ class Framework:
     rules: Sequence[LaunchRule] = ()
     software: Sequence[str] = ()  # its stacks; the first is priced where --software names none
     read: Callable[..., Reading] | None = None
-    writes: bool = True  # whether launch scripts are written for it
+    asks: Sequence[str] = ()  # options that its scripts leave to the program: they are given beside one
 
     @property
     def release(self) -> str:
@@ -72,8 +73,7 @@ class Framework:
         job = self.priced(job)
         try:
             refuse(self.rules, job, plan)
-            if self.writes:
-                self.emit(job, plan)
+            self.emit(job, plan)
         except UserError as reason:
             return str(reason)
         return (
@@ -103,7 +103,7 @@ TORCHTITAN = Framework(
 )
 DEEPSPEED = Framework(
     "deepspeed",
-    deepspeed.not_written,
+    deepspeed.emit_deepspeed,
     can_launch=lambda: {
         "schedule": tuple(names_in("deepspeed")),
         "cp": (1,),
@@ -111,25 +111,21 @@ DEEPSPEED = Framework(
         "recompute": ("none", "full"),
         "sequence_parallel": (False,),
     },
-    frozen=lambda: deepspeed.SOURCE,
-    rows=lambda: (),
+    frozen=partial(frozen, "deepspeed"),
+    rows=tables.deepspeed_rows,
     rules=deepspeed.RULES,
-    software=("deepspeed", "deepspeed-2021"),
-    writes=False,
+    software=deepspeed.STACKS,
+    read=read_deepspeed,
+    asks=("model", "sequence", "lora", "qlora", "lora_on"),
 )
 FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED)}
-
-
-def emitters() -> list[str]:
-    """The frameworks whose launch scripts are written."""
-    return [name for name, framework in FRAMEWORKS.items() if framework.writes]
 
 
 def emit(framework: str, job: TrainingJob, plan: Plan) -> str:
     """The launch script or recipe of a plan, as `ndparallel plan --emit` prints it. Raises UserError for a
     framework that none is written for, and, saying what, for what the framework cannot run."""
-    if framework not in emitters():
-        raise unknown("launch format", framework, emitters())
+    if framework not in FRAMEWORKS:
+        raise unknown("launch format", framework, FRAMEWORKS)
     return FRAMEWORKS[framework].emit(job, plan)
 
 

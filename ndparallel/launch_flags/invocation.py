@@ -157,6 +157,8 @@ def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
     nodes = next((launched[name] for name in NODES if name in launched), "1")
     if each.isdecimal() and nodes.isdecimal() and len(each + nodes) < 12:
         return int(each) * int(nodes)
+    if included := slots_in(launched.get("--include", "")):
+        return included
     if (size := known.get("WORLD_SIZE", "")).isdecimal() and len(size) < 12:
         return int(size)
     if ranks := started(words, known):
@@ -165,6 +167,21 @@ def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
         "how many GPUs? The file does not say it in numbers (--nnodes, --nproc-per-node, or #SBATCH --nodes, "
         "--gpus-per-node and srun): add --gpus."
     )
+
+
+def gpus_started(words: list[str], variables: Mapping[str, list[str]]) -> int:
+    """The same; 0 where the file does not say."""
+    try:
+        return world_size(words, variables)
+    except UserError:
+        return 0
+
+
+def slots_in(hosts: str) -> int:
+    """The GPUs in localhost:2,3 or in worker-0:0,1@worker-1:0,1, as DeepSpeed's launcher has them; 0 where a
+    host names none."""
+    slots = [host.partition(":")[2] for host in hosts.split("@")]
+    return sum(len(each.split(",")) for each in slots) if all(slots) else 0
 
 
 def started(words: list[str], known: Mapping[str, str]) -> int:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
 from ndparallel.base.words import count, listed
-from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron_constants import constant_remarks
@@ -25,6 +24,7 @@ from ndparallel.launch_flags.megatron_rules import (
     no_flags_for,
     precision_aware,
 )
+from ndparallel.launch_flags.nodes import torchrun_nodes
 from ndparallel.launch_flags.rules import refuse
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -118,17 +118,6 @@ def environment(job: TrainingJob, plan: Plan) -> Iterator[str]:
 def launcher(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield f"torchrun {torchrun_nodes(job, plan)} \\"
     yield '  --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" pretrain_gpt.py \\'
-
-
-def torchrun_nodes(job: TrainingJob, plan: Plan) -> str:
-    """torchrun's options, whose node is a host. Raises UserError where the last one is not full."""
-    each = min(host_size(job.hardware), int(plan.gpus))
-    if plan.gpus % each:
-        near = max(1, round(plan.gpus / each)) * each
-        raise UserError(
-            f"{plan.gpus} GPUs do not fill nodes of {each}, and torchrun starts as many on each; take {near}."
-        )
-    return f"--nnodes {plan.gpus // each} --nproc-per-node {each}"
 
 
 # --------------------------------------------------------------------------------------------------- the plan

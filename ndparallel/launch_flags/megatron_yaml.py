@@ -7,22 +7,19 @@
       --swiglu: true                # a flag without a value; false leaves it out
       --recompute-modules: "[layernorm mlp]"
 
-Limit  Reading it takes PyYAML. Of several MODEL_ARGS (MODEL_ARGS_2, of a second run) the first counts.
+Limit  Of several MODEL_ARGS (MODEL_ARGS_2, of a second run) the first counts.
 """
 
-import importlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.launch_flags.yaml_text import loaded, mapping
 
 HAS_FLAGS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 PROGRAM = "pretrain_gpt.py"
-MERGED = ("tag:yaml.org,2002:merge", re.compile("<<"))
-LARGEST = 50_000  # characters: what is published has 6,000
-MOST_ALIASES = 16  # which say again what stands elsewhere, and that again: more could grow without end
 
 
 def script_of(text: str, variables: Mapping[str, str]) -> str:
@@ -35,35 +32,6 @@ def script_of(text: str, variables: Mapping[str, str]) -> str:
     lines = [f"{name}={quoted(value)}" for name, value in environment.items() if name.isidentifier()]
     command = [PROGRAM, *(word for flag, value in flags.items() for word in words_of(flag, value))]
     return "\n".join([*lines, " ".join(command)])
-
-
-def loaded(text: str) -> Any:
-    """Lists and mappings of words; a number is the word that is written."""
-    try:
-        yaml = importlib.import_module("yaml")
-    except ImportError:
-        raise UserError("it is YAML, and to read that takes PyYAML: pip install pyyaml.") from None
-    if len(text) > LARGEST:
-        raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any list of flags.")
-    words = type("Words", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {"<": [MERGED]}})
-    try:
-        aliases = sum(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
-        said = yaml.load(text, Loader=words) if aliases <= MOST_ALIASES else None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark else ""
-        raise UserError(f"{line}{getattr(error, 'problem', None) or 'this is not YAML'}.") from None
-    if aliases > MOST_ALIASES:
-        raise UserError(f"it has more than {MOST_ALIASES} aliases (*NAME).")
-    return said
-
-
-def mapping(said: Any, key: str) -> dict[str, Any]:
-    """What stands below a key; nothing where it is missing."""
-    found = (said.get(key) if isinstance(said, dict) else None) or {}
-    if not isinstance(found, dict):
-        raise UserError(f"{key} must have a line `NAME: value` for each of its names.")
-    return found
 
 
 def words_of(flag: str, value: Any) -> Iterator[str]:

@@ -7,13 +7,14 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit, emitters
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit
 from ndparallel.launch_flags.invocation import by_number
 from ndparallel.launch_flags.reading import Reading
 from ndparallel.launch_flags.shell_words import LARGEST
@@ -29,6 +30,7 @@ from ndparallel.planner.options import (
     travelling,
 )
 from ndparallel.planner.prediction import Prediction
+from ndparallel.planner.state_options import adapters_from
 
 BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside a script
 
@@ -43,7 +45,7 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--emit",
-        choices=emitters(),
+        choices=FRAMEWORKS,
         help="print this framework's launch script or recipe, and nothing else",
     )
     for name in (framework.name for framework in FRAMEWORKS.values() if framework.read):
@@ -128,11 +130,19 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
             variables=variables,
             name=path.name,
             folder=path.resolve().parent,
+            **asked(arguments, framework),
         )
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     imbalance = routing_from(arguments, found.job.shape)["routing_imbalance"]
-    return replace(found, job=replace(found.job, routing_imbalance=imbalance))
+    adapters = adapters_from(arguments)
+    return replace(found, job=replace(found.job, routing_imbalance=imbalance, adapters=adapters))
+
+
+def asked(arguments: argparse.Namespace, framework: Framework) -> dict[str, Any]:
+    """The model and the sequence that were given, where the framework leaves them to its program."""
+    typed = {"model", "sequence"} & {*framework.asks} & arguments.typed
+    return {name: getattr(arguments, name) for name in typed}
 
 
 def variables_from(arguments: argparse.Namespace) -> dict[str, str]:
@@ -156,8 +166,9 @@ def numbered(words: str) -> dict[str, str]:
 
 def refuse_other_options(arguments: argparse.Namespace, framework: Framework, path: Path) -> None:
     """Raise UserError for a size or a degree beside a file that has its own."""
+    beside = {*BESIDE_A_FILE, *framework.asks}
     for name, default in (JOB_DEFAULTS | PLAN_DEFAULTS).items():
-        if getattr(arguments, name) not in (None, default) and name not in BESIDE_A_FILE:
+        if getattr(arguments, name) not in (None, default) and name not in beside:
             option = name.replace("_", "-")
             raise UserError(
                 f"--{option} is the business of {path} here: change it there, or leave "

@@ -16,7 +16,7 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.invocation import scheduled, world_size
+from ndparallel.launch_flags.invocation import gpus_started, scheduled
 from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, plan_from
 from ndparallel.launch_flags.reading import Reading
 from ndparallel.launch_flags.settings import Configuration
@@ -102,7 +102,8 @@ def settings_of(
         return of_recipe(text, chosen and str(chosen), folder) | words, 0
     script = read_script(text, variables, scheduled(text, variables), folder)
     launcher, program = command_of(script)
-    return of_command([*program, *(own if "$@" in text else [])], folder), launched_by(launcher, script)
+    arguments = [*program, *(own if "$@" in text else [])]
+    return of_command(arguments, folder), gpus_started(launcher, script.variables)
 
 
 def command_of(script: Script) -> tuple[list[str], list[str]]:
@@ -116,13 +117,6 @@ def command_of(script: Script) -> tuple[list[str], list[str]]:
         "it is no recipe of torchtitan, no file of TOML with its settings, and no command that starts "
         "torchtitan.train."
     )
-
-
-def launched_by(launcher: list[str], script: Script) -> int:
-    try:
-        return world_size(launcher, script.variables)
-    except UserError:
-        return 0
 
 
 def shape_of(settings: TorchtitanSettings) -> ModelShape:

@@ -33,7 +33,7 @@ class Settings:
     def number(self, key: str, least: int = 1) -> int:
         """A whole number; -1 where it stands for none. Raises UserError for another, or a smaller one."""
         value = self.value(key)
-        none = value == -1 == self.defaults[key]
+        none = value == -1 == self.defaults.get(key)
         if type(value) is not int or value < least and not none:
             raise UserError(f"{key} = {brief(value)}: give a whole number from {least} on.")
         return value

@@ -1,4 +1,5 @@
-"""Files that a script runs as its own lines (`source FILE`), where they lie beside it.
+"""Files that a script names, where they lie beside it: configurations, and those that it runs as its own
+lines (`source FILE`).
 
 Limit  Nobody knows in which folder a script will run: a file is looked for in the script's own, and in those
        around it. Of a path with a part that only the shell knows (`$(dirname "$0")/model.sh`), what stands
@@ -22,6 +23,13 @@ def included_file(word: str, folder: Path | None) -> Path | None:
     places = [folder] if known != word else [folder, *folder.parents]
     found = (place / known for place in places if known.endswith(ENDINGS) and os.path.isfile(place / known))
     return next(found, None)
+
+
+def beside(file: str, folder: Path | None) -> Path | None:
+    """A file in the folder; None for one that is not there, or leads out of it."""
+    if not folder or len(file) > 200 or ".." in file or file.startswith("/"):
+        return None
+    return path if (path := folder / file).is_file() else None
 
 
 class Statements(Iterator[str]):

@@ -83,6 +83,46 @@ TITAN_OTHERS = {
         **dict.fromkeys(("recompute_layers", "recompute_modules", "zero = 1"), REFUSED),
     },
 }
+PROGRAM = "(none: the program's)"
+DEEPSPEED_OTHERS = {
+    "model": {"model": PROGRAM},
+    "job": {
+        **dict.fromkeys(("hardware", "gpus"), "(none: --num_nodes and --num_gpus of its launcher)"),
+        "sequence": PROGRAM,
+        "global_batch": f"{fields.DEEPSPEED_STEPS} = N/dp/micro_batch",
+        "dtype = bf16": "bf16.enabled = true",
+        "dtype, others": REFUSED,
+        "moments = 8bit": f"(--optim {fields.TRANSFORMERS_MOMENTS['8bit']} of transformers)",
+        "offload = optimizer": f'{fields.DEEPSPEED_HOST} = "cpu"',
+        **dict.fromkeys(("lora", "qlora", "lora_on"), PROGRAM),
+        "routing_imbalance": "(none: no key sets it)",
+        **dict.fromkeys(("moments = bf16", "offload = activations", "offload_share", "half"), REFUSED),
+        "capacity_factor": REFUSED,
+    },
+    "software": {
+        "software": "(none: deepspeed or deepspeed-2021; others refused)",
+        "attention": PROGRAM,
+        "overlap = dp": f"{fields.DEEPSPEED_BESIDE} = true",
+        "overlap, others": DEFAULT,
+        "dispatcher = alltoall": DEFAULT,
+        "dispatcher, others": REFUSED,
+        **dict.fromkeys(("fused_permutation", "fused_router", "cuda_graphs"), REFUSED),
+    },
+    "plan": {
+        "dp": "(none: what the other degrees leave)",
+        "cp": REFUSED,
+        "ep > 1": "expert_parallel.enabled = true",
+        "micro_batch": f"{fields.DEEPSPEED_MICRO} = N",
+        "schedule = 1f1b": DEFAULT,
+        "schedule, others": REFUSED,
+        "zero": f"{fields.DEEPSPEED_ZERO} = N",
+        "recompute = full": f"(--{fields.TRANSFORMERS_RECOMPUTE} true of transformers)",
+        "recompute = full, pp > 1": f"{fields.DEEPSPEED_INTERVAL} = 1",
+        "recompute = selective": REFUSED,
+        **dict.fromkeys(("chunks", "stage_layers", "shards", "sequence_parallel"), REFUSED),
+        **dict.fromkeys(("recompute_layers", "recompute_modules"), REFUSED),
+    },
+}
 
 
 def megatron_rows() -> list[tuple[str, str, str]]:
@@ -110,6 +150,11 @@ def torchtitan_rows() -> list[tuple[str, str, str]]:
         for zero, word in fields.TITAN_RESHARD.items()
     ]
     return in_groups(degrees + schedules + recompute + reshard + listed_rows(TITAN_OTHERS))
+
+
+def deepspeed_rows() -> list[tuple[str, str, str]]:
+    degrees = [("plan", name, f"{key} = N") for name, key in fields.DEEPSPEED_DEGREES.items()]
+    return in_groups(degrees + listed_rows(DEEPSPEED_OTHERS))
 
 
 def listed_rows(others: dict[str, dict[str, str]]) -> list[tuple[str, str, str]]:

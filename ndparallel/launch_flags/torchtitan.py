@@ -20,7 +20,7 @@ from ndparallel.base.quoting import in_docstring
 from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.megatron import torchrun_nodes
+from ndparallel.launch_flags.nodes import torchrun_nodes
 from ndparallel.launch_flags.rules import LaunchRule, refuse, without
 from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, Flavor, flavor_of, torchtitan_lacks
 from ndparallel.pipeline.catalog import default_schedule, names_in

@@ -21,6 +21,7 @@ from ndparallel.base.words import listed
 from ndparallel.launch_flags.frozen import frozen, release
 from ndparallel.launch_flags.recipe_file import Call, Words, chosen, recipes_in
 from ndparallel.launch_flags.settings import Configuration, Settings, flat, read_value
+from ndparallel.launch_flags.shell_files import beside
 from ndparallel.launch_flags.shell_words import LARGEST
 
 SECTIONS = frozenset({"training", "parallelism", "compile", "debug"})
@@ -231,13 +232,6 @@ def found_toml(file: str, folder: Path | None) -> Configuration:
     if (found := of_toml(read_text(path, 4 * LARGEST))) is None:
         raise UserError(f"it takes its settings from {brief(file)}, which is no TOML of torchtitan.")
     return found
-
-
-def beside(file: str, folder: Path | None) -> Path | None:
-    """A file in the folder; None for one that is not there, or leads out of it."""
-    if not folder or len(file) > 200 or ".." in file or file.startswith("/"):
-        return None
-    return path if (path := folder / file).is_file() else None
 
 
 def unknown_keys(settings: Configuration) -> str:

@@ -77,9 +77,10 @@ PLAN_DEFAULTS: dict[str, Any] = {
 
 
 def with_defaults(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The options of job and plan, and the defaults of those that were not given."""
+    """The options of job and plan, the defaults of those that were not given, and the names of those that
+    were: `typed`."""
     given = vars(arguments) | plan_options_given(arguments)
-    return argparse.Namespace(**JOB_DEFAULTS | PLAN_DEFAULTS | given)
+    return argparse.Namespace(**JOB_DEFAULTS | PLAN_DEFAULTS | given, typed=frozenset(given))
 
 
 def plan_options_given(arguments: argparse.Namespace) -> dict[str, Any]:

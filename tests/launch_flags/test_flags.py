@@ -535,7 +535,7 @@ def test_what_else_cannot_be_written_is_refused_in_a_sentence():
         (
             job_of(batch=72),
             Plan(dp=12),
-            "12 GPUs do not fill nodes of 8, and torchrun starts as many on each; take 16.",
+            "12 GPUs do not fill nodes of 8, and a launcher starts as many on each; take 16.",
         ),
         (
             replace(job_of(), stack=replace(STACKS["megatron-core"], cp_overlap=False)),

@@ -22,6 +22,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.drawing.history import Timeline
 from ndparallel.drawing.svg import draw_timelines
 from ndparallel.drawing.timeline import gantt
+from ndparallel.launch_flags.deepspeed import emit_deepspeed
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.planner.job import Plan
@@ -36,15 +37,17 @@ PYTHON = '"""\nimport os; os.system("touch PWNED")\n"""'
 PLANS = {
     "megatron": Plan(tp=8, pp=3, dp=2, zero=1, sequence_parallel=True),
     "torchtitan": Plan(tp=2, pp=2, dp=4, zero=3),
+    "deepspeed": Plan(tp=2, dp=8, zero=3, recompute="full"),
 }
+SOFTWARE = {"megatron": "megatron-core"}
+EMIT = {"megatron": emit_megatron, "torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}
 JOB = ["--gpus", "16", "--global-batch", "64", "--sequence", "8192", "--tp", "2", "--pp", "2"]
 
 
 def emitted(framework: str, model: str, hardware: str) -> str:
-    emit = {"megatron": emit_megatron, "torchtitan": emit_torchtitan}[framework]
-    job = job_of(software="torchtitan" if framework == "torchtitan" else "megatron-core", batch=48)
+    job = job_of(software=SOFTWARE.get(framework, framework), batch=48)
     named = replace(job, shape=replace(job.shape, name=model), hardware=replace(H100, name=hardware))
-    return emit(named, PLANS[framework])
+    return EMIT[framework](named, PLANS[framework])
 
 
 @functools.cache

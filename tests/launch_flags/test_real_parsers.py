@@ -4,8 +4,10 @@ parsers, where these are installed (`pip install ndparallel[frameworks]`)."""
 import importlib.util
 import json
 import os
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,18 @@ from typing import Any
 import pytest
 
 from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.launch_flags.deepspeed import emit_deepspeed
+from ndparallel.launch_flags.deepspeed_settings import without_documents
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.read_torchtitan_plan import dealt
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.launch_flags.torchtitan_models import MODELS
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.software import find_stack
 from tests.support.launch_plans import jobs_and_plans, recipes
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -135,3 +142,51 @@ def dealt_or_wrong(layers: int, stages: int, first: int, last: int, said: Any) -
         return dealt(layers, stages, first, last)
     except UserError:
         return said if isinstance(said, str) else "refused"
+
+
+needs_deepspeed = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("deepspeed", "transformers", "accelerate")),
+    reason="deepspeed, transformers or accelerate is not installed",
+)
+DEEPSPEED_PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
+    "zero 3": (Plan(dp=16, zero=3, recompute="full"), {}),
+    "zero 1 and tp, optimizer on the host": (Plan(dp=8, tp=2, zero=1), {"offload": ("optimizer",)}),
+    "zero 2, 8 bits": (Plan(dp=8, zero=2, micro_batch=2), {"moments": "8bit"}),
+    "experts": (Plan(dp=8, ep=4, zero=2), {}),
+    "zero 0": (Plan(dp=1), {}),
+}
+
+
+def asked_of_deepspeed(name: str) -> tuple[TrainingJob, Plan]:
+    plan, given = DEEPSPEED_PLANS[name]
+    shape = find_model("qwen3-30b-a3b" if plan.ep > 1 else "llama-3-8b")
+    stack = replace(find_stack("deepspeed"), dp_overlap=plan.zero > 0)
+    return TrainingJob(shape, find_hardware("h100"), stack, 4096, 64, **given), plan
+
+
+@needs_deepspeed
+def test_deepspeed_reads_the_plan_in_its_configuration_and_transformers_finds_no_mismatch(tmp_path):
+    asked, expected = {}, {}
+    for name in DEEPSPEED_PLANS:
+        job, plan = asked_of_deepspeed(name)
+        left, ((_, _, config),) = without_documents(emit_deepspeed(job, plan))
+        words = shlex.split(left.replace("\\\n", " "), comments=True)
+        words = words[words.index("$@") + 1 :]
+        asked[name] = {"config": json.loads(config), "gpus": int(plan.gpus), "words": words}
+        expected[name] = {
+            **{"zero": plan.zero, "beside": plan.zero > 0, "tp": plan.tp, "ep": plan.ep, "bf16": True},
+            **{"micro_batch": plan.micro_batch, "steps": plan.microbatches(job), "host": bool(job.offload)},
+            "recompute": plan.recompute == "full",
+            "optim": f"OptimizerNames.ADAMW_{'BNB' if job.moments == '8bit' else 'TORCH_FUSED'}",
+        }
+    assert answered("deepspeed_parser.py", asked, tmp_path) == expected
+
+
+@needs_deepspeed
+def test_the_keys_that_are_kept_of_deepspeed_are_those_that_it_asks_for(tmp_path):
+    """And, of those that it asks for under conditions, four; Ulysses' two are asked for elsewhere."""
+    (names,) = answered("deepspeed_parser.py", {"all": {"names": True}}, tmp_path).values()
+    kept = {*frozen("deepspeed")["keys"]}
+    assert {*names} <= kept
+    more = {"eigenvalue", "quantize_training", "sequence_parallel_size", "data_parallel_size"}
+    assert kept - {*names} <= more

@@ -1,0 +1,227 @@
+"""What a DeepSpeed job sets, from wherever it is written.
+
+Idea   A configuration is JSON. A command names it, or a file of Accelerate's that says the same in its own
+       words. What stands there as "auto" the program's arguments say, by the names that transformers'
+       TrainingArguments have.
+Limit  No comments in JSON, which DeepSpeed passes over.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ndparallel.base.errors import UserError
+from ndparallel.base.files import read_text
+from ndparallel.base.quoting import brief
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program, scheduled, whole
+from ndparallel.launch_flags.settings import Configuration, flat, read_value
+from ndparallel.launch_flags.shell import read_script
+from ndparallel.launch_flags.shell_files import beside
+from ndparallel.launch_flags.shell_words import LARGEST
+from ndparallel.launch_flags.yaml_text import loaded, mapping
+
+ARGUMENTS = {  # of transformers' TrainingArguments, that fill what is "auto" (integrations/deepspeed.py)
+    fields.TRANSFORMERS_MICRO: fields.DEEPSPEED_MICRO,
+    fields.DEEPSPEED_STEPS: fields.DEEPSPEED_STEPS,
+    "bf16": "bf16.enabled",
+    "fp16": "fp16.enabled",
+}
+CONFIGS = ("deepspeed_config", "deepspeed")  # arguments that name the configuration
+ACCELERATE = re.compile(r"^(?:distributed_type|deepspeed_config)[ \t]*:", re.MULTILINE)
+OPTIONS_OF_ACCELERATE = {"config_file", "use_deepspeed", "deepspeed_config_file"}
+OF_ACCELERATE = {
+    "zero_stage": fields.DEEPSPEED_ZERO,
+    "offload_optimizer_device": fields.DEEPSPEED_HOST,
+    "offload_param_device": "zero_optimization.offload_param.device",
+}
+OLDER_SWITCHES: dict[str, tuple[str, dict[bool, Any]]] = {  # what they are today, and its values
+    "zero_optimization.cpu_offload": (fields.DEEPSPEED_HOST, {True: "cpu"}),
+    "zero_optimization.cpu_offload_param": ("zero_optimization.offload_param.device", {True: "cpu"}),
+    "zero_optimization": (fields.DEEPSPEED_ZERO, {True: 1, False: 0}),
+}
+MEGATRON = ("num_layers", "tensor_model_parallel_size")  # arguments of Megatron-DeepSpeed's programs
+DOCUMENT = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")  # cat <<END > FILE
+TARGET = re.compile(r">[ \t]*(\"[^\"]*\"|[^\s<>]+)")
+VARIABLE = re.compile(r"\$(?:(?P<plain>\w+)|\{(?P<braced>\w+)\})")
+
+
+class DeepspeedJob(NamedTuple):
+    """A configuration, the program's arguments by their names, and how many GPUs are launched: 0 where nobody
+    says."""
+
+    config: Configuration
+    arguments: dict[str, str]
+    gpus: int
+
+
+def job_of(text: str, variables: Mapping[str, str], folder: Path | None) -> DeepspeedJob:
+    """Read a configuration, a file of Accelerate's, or a script whose last command that launches DeepSpeed
+    counts; of `variables` those with names are arguments of the program too. Raises UserError for what is
+    none of these."""
+    own = {name: value for name, value in variables.items() if not name.isdecimal()}
+    if text.lstrip().startswith("{"):
+        found = DeepspeedJob(of_json(text), {}, 0)
+    elif ACCELERATE.search(text):
+        found = of_accelerate(accelerates(text), folder, {})
+    else:
+        found = of_script(text, variables, folder)
+    return found._replace(arguments=found.arguments | own)
+
+
+def filled(job: DeepspeedJob) -> Configuration:
+    """The configuration with today's names, and what is "auto" as the arguments have it. Raises UserError
+    where the two contradict one another, as transformers does."""
+    found = {key: value for key, value in renamed(job.config).items() if value != "auto"}
+    for argument, key in ARGUMENTS.items():
+        if argument not in job.arguments:
+            continue
+        value = read_value(job.arguments[argument])
+        if found.setdefault(key, value) != value:
+            raise UserError(
+                f"{key} is {brief(found[key])} in its configuration, and --{argument} {brief(value)}: "
+                "transformers refuses that; make them equal, or write auto."
+            )
+    return found
+
+
+def renamed(config: Configuration) -> Configuration:
+    found = {key.replace("bfloat16.", "bf16."): value for key, value in config.items()}
+    for key, (now, values) in OLDER_SWITCHES.items():
+        if isinstance(value := found.get(key), bool):
+            del found[key]
+            found |= {now: values[value]} if value in values else {}
+    return found
+
+
+# -------------------------------------------------------------------------------------------- kinds of files
+
+
+def of_json(text: str) -> Configuration:
+    """The fields of a configuration. Raises UserError for what is none."""
+    try:
+        config = json.loads(text, object_pairs_hook=once)
+    except RecursionError:
+        raise UserError("its configuration is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"line {error.lineno} is no JSON: {error.msg}. Comments are not read.") from None
+    if not isinstance(config, dict):
+        raise UserError("its configuration is no JSON object, {...}.")
+    return flat(config)
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raise UserError for a name that stands twice, as DeepSpeed does."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise UserError(f"{brief(max(names, key=names.count))} stands twice in its configuration: keep one.")
+    return table
+
+
+def accelerates(text: str) -> dict[str, Any]:
+    """The options of `accelerate launch` in a file of `accelerate config`."""
+    said = mapping({"the file": loaded(text)}, "the file")
+    return said | mapping(said, "deepspeed_config")
+
+
+def of_accelerate(
+    options: Mapping[str, Any], folder: Path | None, documents: Mapping[str, str]
+) -> DeepspeedJob:
+    """What options of `accelerate launch` stand for; the program's arguments overrule those that say the
+    same. Raises UserError for another way than DeepSpeed."""
+    if (way := str(options.get("distributed_type", "DEEPSPEED"))) != "DEEPSPEED":
+        raise UserError(f"distributed_type {brief(way)} is not read, only DEEPSPEED.")
+    config = {key: read_value(str(options[name])) for name, key in OF_ACCELERATE.items() if name in options}
+    if file := options.get("deepspeed_config_file"):
+        config |= of_json(found_text(str(file), folder, documents))
+    precision, steps = (str(options.get(name, "")) for name in ("mixed_precision", fields.DEEPSPEED_STEPS))
+    arguments = {precision: "true"} if precision in ARGUMENTS else {}
+    arguments |= {fields.DEEPSPEED_STEPS: steps} if steps else {}
+    return DeepspeedJob(config, arguments, whole(str(options.get("num_processes", ""))))
+
+
+def of_script(text: str, variables: Mapping[str, str], folder: Path | None) -> DeepspeedJob:
+    """The last command that launches DeepSpeed. Raises UserError where there is none, or its configuration is
+    not found."""
+    lines, written = without_documents(text)
+    script = read_script(lines, variables, scheduled(text, variables), folder)
+    known = {name: " ".join(words) for name, words in script.variables.items()}
+    documents = {
+        expanded(file, known): body if kept else expanded(body, known) for file, kept, body in written
+    }
+    for words in script.commands[::-1]:
+        launcher, program = launcher_and_program(words)
+        launcher = launcher or words  # its program has no name here
+        arguments, own = arguments_of(program), arguments_of(launcher)
+        if file := own.get("config_file"):
+            own = accelerates(found_text(file, folder, documents)) | own
+        if own.keys() & OPTIONS_OF_ACCELERATE:
+            found = of_accelerate(own, folder, documents)
+            return found._replace(arguments=found.arguments | arguments)
+        named = (arguments.get(name, "true") for name in CONFIGS)
+        if file := next((name for name in named if name != "true"), ""):
+            refuse_megatrons(arguments)
+            config = of_json(found_text(file, folder, documents))
+            gpus = whole(own.get("num_processes")) or gpus_started(launcher, script.variables)
+            return DeepspeedJob(config, arguments, gpus)
+    raise UserError(
+        "it is no configuration of DeepSpeed (JSON), no file of Accelerate's, and no command that names one "
+        "with --deepspeed, --deepspeed_config or --config_file."
+    )
+
+
+def refuse_megatrons(arguments: Mapping[str, str]) -> None:
+    if found := [name for name in MEGATRON if name in arguments]:
+        raise UserError(f"--{found[0].replace('_', '-')} is Megatron's: take --from-megatron.")
+
+
+def arguments_of(words: Iterable[str]) -> dict[str, str]:
+    """Arguments by their names: --bf16 true, --max-length=2048; "true" where no value stands."""
+    found, name = dict[str, str](), ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = value if equals else "true"
+            name = "" if equals else name
+        elif name:
+            found[name], name = word, ""
+    return found
+
+
+# ---------------------------------------------------------------------------------- files that a script names
+
+
+def without_documents(text: str) -> tuple[str, list[tuple[str, bool, str]]]:
+    """A script without the files that it writes itself (cat <<END > FILE); and these, each with its name and
+    whether variables in it stay as they are written."""
+    left, kept, written = iter(text.splitlines()), list[str](), list[tuple[str, bool, str]]()
+    for line in left:
+        document, target = DOCUMENT.search(line), TARGET.search(line)
+        if document and target:
+            body = "\n".join(takewhile(document["end"].__ne__, map(str.strip, left)))
+            written.append((target[1].strip('"'), bool(document["quote"]), body))
+        else:
+            kept.append(line)
+    return "\n".join(kept), written
+
+
+def expanded(text: str, variables: Mapping[str, str]) -> str:
+    return VARIABLE.sub(lambda name: variables.get(name["plain"] or name["braced"], name[0]), text)
+
+
+def found_text(file: str, folder: Path | None, documents: Mapping[str, str]) -> str:
+    """The text of a file that the script writes, or that lies beside it, by its path or its name. Raises
+    UserError where there is none."""
+    if file in documents:
+        return documents[file]
+    path = beside(file, folder) or beside(file.rpartition("/")[2], folder)
+    if not path:
+        raise UserError(
+            f"it takes its configuration from {brief(file)}, which is not found: put it beside this file."
+        )
+    return read_text(path, LARGEST)

@@ -1,0 +1,243 @@
+"""A DeepSpeed job as the job and the plan that it trains.
+
+Idea   Its configuration (deepspeed_settings.py) says how states are sharded, what tensor and expert
+       parallelism there is, and the batch. The program's arguments may name the model, its sequences, and
+       recomputation, as transformers' and TRL's do.
+Limit  What only the program knows is given beside the file (--model, --sequence, --set NAME=VALUE). Stages of
+       a pipeline are read where the configuration names them. Ulysses' sequence parallelism is refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gpu import Hardware
+from ndparallel.base.errors import UserError
+from ndparallel.base.options import nearest
+from ndparallel.base.quoting import brief
+from ndparallel.base.words import listed
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.deepspeed_settings import filled, job_of
+from ndparallel.launch_flags.frozen import frozen, release
+from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.settings import Configuration, Settings, read_value
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import check
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.software import DEEPSPEED
+from ndparallel.planner.stack import Stack
+
+MODEL = ("model_name_or_path", "model_name", "model_id", "model", "base_model")  # the program's arguments
+SEQUENCE = (
+    *("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size", "max_seq_len"),
+    *("sequence_len", "seq_length"),
+)
+RECOMPUTES = (fields.TRANSFORMERS_RECOMPUTE, "activation_checkpointing")  # the latter from release 6 on
+ADAPTERS = ("use_peft", "use_lora", "lora_r", "lora_rank", "lora_alpha", "qlora")
+MICRO, BATCH, ACCUMULATION = fields.DEEPSPEED_MICRO, "train_batch_size", fields.DEEPSPEED_STEPS
+DEGREES = fields.DEEPSPEED_DEGREES
+STAGE, HOST = fields.DEEPSPEED_ZERO, fields.DEEPSPEED_HOST
+NOT_MODELLED = {  # settings: what is priced without a word, and what in place of others
+    "zero_optimization.offload_param.device": (("none",), "weights stay on the GPU"),
+    "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "all of the optimizer is on the host"),
+    "zero_optimization.zero_hpz_partition_size": ((0, 1), "weights are gathered over all ranks"),
+    "zero_optimization.zero_quantized_weights": ((False,), "weights travel in 16 bits"),
+    "zero_optimization.zero_quantized_gradients": ((False,), "gradients travel in 16 bits"),
+    "zero_optimization.mics_shard_size": ((-1, 0), "weights are sharded over all ranks"),
+    "bf16.bf16_master_weights_and_grads": ((False,), "the optimizer's weights have 32 bits"),
+    "communication_data_type": ((None, "bf16", "fp16"), "gradients travel in 16 bits"),
+    "data_types.grad_accum_dtype": ((None, "bf16", "fp16"), "gradients are kept in 16 bits"),
+    "activation_checkpointing.cpu_checkpointing": ((False,), "what recomputation keeps stays on the GPU"),
+    "activation_checkpointing.partition_activations": ((False,), "tp ranks all keep it whole"),
+    "expert_parallel.expert_tensor_parallel_size": ((1,), "experts are not cut"),
+    "tensor_parallel.tp_overlap_comm": ((False,), "sums over tp are beside no compute"),
+    "compile.deepcompile": ((False,), "layers are eager"),
+}
+
+
+def read_deepspeed(
+    text: str,
+    hardware: Hardware,
+    *,
+    gpus: int | None = None,
+    vocab: int | None = None,
+    variables: Mapping[str, str] | None = None,
+    name: str = "",
+    folder: Path | None = None,
+    model: str | ModelShape | None = None,
+    sequence: int | None = None,
+) -> Reading:
+    """Read a configuration, a file of Accelerate's, or a script that launches DeepSpeed. `gpus`, `vocab`,
+    `model` and `sequence` stand in for what it does not say, or overrule it; `variables` are arguments of the
+    program too. Files that it names are looked for in its `folder`.
+
+    Raises UserError, in a sentence, for what is none of these, contradicts itself, or cannot be trained.
+    """
+    found = job_of(text, variables or {}, folder)
+    settings = Settings(filled(found), frozen("deepspeed")["defaults"])
+    words = {name: read_value(value) for name, value in found.arguments.items()}
+    shape = shape_of(found.arguments, model)
+    plan = plan_from(settings, words, found.gpus if gpus is None else gpus)
+    job = TrainingJob(
+        replace(shape, vocab=vocab) if vocab else shape,
+        hardware,
+        stack_from(settings),
+        sequence_of(words, sequence),
+        plan.dp * plan.micro_batch * accumulation(settings, plan),
+        moments="8bit" if "8bit" in str(words.get("optim")) else "fp32",
+        offload=() if settings.text(HOST) in ("none", "None") else ("optimizer",),
+    )
+    check(job, plan)
+    return Reading(job, plan, tuple(notes(settings, words, job, plan)))
+
+
+def shape_of(arguments: Mapping[str, str], model: str | ModelShape | None) -> ModelShape:
+    """The model that is given, or that the program's arguments name. Raises UserError for none."""
+    if isinstance(model, ModelShape):
+        return model
+    named = next((name for name in MODEL if name in arguments), None)
+    if not model and not named:
+        raise UserError("which model? Its configuration does not say it: add --model.")
+    try:
+        return find_model(model or arguments[named or ""])
+    except UserError as error:
+        raise error if model else UserError(f"--{named}: {error} Add --model.") from None
+
+
+def sequence_of(words: Configuration, given: int | None) -> int:
+    """Tokens in a sequence: those that are given, else the program's, else 4096."""
+    named = (words[name] for name in SEQUENCE if type(words.get(name)) is int)
+    return given or next(named, 4096)
+
+
+def plan_from(settings: Settings, words: Configuration, gpus: int) -> Plan:
+    """Raises UserError for degrees that do not divide the GPUs, or GPUs that nobody names."""
+    if settings.number("sequence_parallel_size") > 1:
+        raise UserError("sequence_parallel_size: Ulysses' sequence parallelism is not priced; leave it out.")
+    if not gpus:
+        raise UserError("how many GPUs? Its configuration does not say it: add --gpus.")
+    tp = max(1, settings.number(DEGREES["tp"], 0))
+    pp = 1 if settings.text(DEGREES["pp"]) == "auto" else settings.number(DEGREES["pp"])
+    if gpus % (tp * pp):
+        raise UserError(f"tp {tp} x pp {pp} does not divide {gpus} GPUs: change one.")
+    ep = settings.number(DEGREES["ep"]) if settings.switch("expert_parallel.enabled") else 1
+    plan = Plan(
+        tp=tp,
+        pp=pp,
+        dp=gpus // (tp * pp),
+        ep=ep,
+        zero=settings.number(STAGE, 0),
+        recompute=recompute(settings, words, pp),
+    )
+    return replace(plan, micro_batch=micro_batch(settings, plan))
+
+
+def recompute(settings: Settings, words: Configuration, pp: int) -> str:
+    """Whole layers, or nothing."""
+    interval = settings.number(fields.DEEPSPEED_INTERVAL, 0) if pp > 1 else 0
+    return "full" if interval or any(words.get(name) is True for name in RECOMPUTES) else "none"
+
+
+def ranks(plan: Plan) -> int:
+    """Those that DeepSpeed divides train_batch_size by: tp's too, of which it hears later (DeepSpeedConfig in
+    deepspeed/runtime/config.py)."""
+    return plan.dp if plan.pp > 1 else plan.dp * plan.tp
+
+
+def micro_batch(settings: Settings, plan: Plan) -> int:
+    """Sequences of one forward pass (_set_batch_related_parameters in deepspeed/runtime/config.py). Raises
+    UserError where nothing says it."""
+    if settings.value(MICRO) is not None:
+        return settings.number(MICRO)
+    if settings.value(BATCH) is None:
+        raise UserError(f"{MICRO} is not given, or auto: add --set per_device_train_batch_size=N.")
+    return divided(settings, ranks(plan) * settings.number(ACCUMULATION))
+
+
+def accumulation(settings: Settings, plan: Plan) -> int:
+    """Forward passes of a step."""
+    if settings.value(BATCH) is None or ACCUMULATION in settings.given:
+        steps = settings.number(ACCUMULATION)
+    else:
+        steps = divided(settings, ranks(plan) * plan.micro_batch)
+    batch, made = settings.value(BATCH), ranks(plan) * plan.micro_batch * steps
+    if batch not in (None, made):
+        raise UserError(
+            f"{BATCH} is {batch}, and {ranks(plan)} ranks times {MICRO} {plan.micro_batch} times "
+            f"{ACCUMULATION} {steps} make {made}: leave {BATCH} out."
+        )
+    return steps
+
+
+def divided(settings: Settings, by: int) -> int:
+    """A part of train_batch_size. Raises UserError where it is none."""
+    if (batch := settings.number(BATCH)) % by:
+        raise UserError(f"{BATCH} {batch} is no multiple of {by}: change it, or add --gpus.")
+    return batch // by
+
+
+def stack_from(settings: Settings) -> Stack:
+    """DeepSpeed, and what travels beside compute (overlap_comm_valid in deepspeed/runtime/zero/config.py)."""
+    asked = settings.value(fields.DEEPSPEED_BESIDE)
+    beside = settings.number(STAGE, 0) == 3 if asked is None else bool(asked)
+    return replace(DEEPSPEED, dp_overlap=beside, prefetch=beside)
+
+
+# -------------------------------------------------------------------------------------------------- the notes
+
+
+def notes(settings: Settings, words: Configuration, job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """Sentences about what was assumed, what is not modelled, and what was passed over."""
+    if lacking := unknown_keys(settings):
+        yield lacking
+    for key, (modelled, instead) in NOT_MODELLED.items():
+        if (value := settings.given.get(key, modelled[0])) not in modelled:
+            yield f"{key} = {brief(value)} is not modelled: {instead}."
+    yield from notes_on_numbers(settings)
+    if found := [name for name in ADAPTERS if words.get(name, False) is not False]:
+        yield f"--{found[0]} of the program is not read: give --lora or --qlora, with the rank."
+    if words.get("torch_compile"):
+        yield "--torch_compile is not modelled: layers are eager."
+    if not any(name in words for name in SEQUENCE):
+        yield f"No argument of the program says how long sequences are: {job.sequence} tokens (--sequence)."
+    if not words.keys() & RECOMPUTES and plan.pp == 1:
+        yield f"No argument says --{RECOMPUTES[0]}: nothing is computed again (--set {RECOMPUTES[0]}=true)."
+    if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
+        yield f"Not given, so as {release('deepspeed')} has it: {said}."
+
+
+def assumed(settings: Settings, job: TrainingJob) -> Iterator[tuple[str, str]]:
+    """What DeepSpeed takes for settings that are missing and change the step."""
+    for key in (STAGE, ACCUMULATION):
+        if key in settings.assumed:
+            yield key, f"{settings.assumed[key]}"
+    if fields.DEEPSPEED_BESIDE in settings.assumed and settings.number(STAGE, 0):
+        yield fields.DEEPSPEED_BESIDE, f"{job.stack.dp_overlap}".lower()
+
+
+def notes_on_numbers(settings: Settings) -> Iterator[str]:
+    half, brain = (settings.switch(f"{name}.enabled") for name in ("fp16", "bf16"))
+    if not brain:
+        yield f"{'fp16.enabled: it' if half else 'Neither bf16 nor fp16 is enabled: it'} is priced as bf16."
+    kind = settings.value("optimizer.type")
+    if kind is not None and "adam" not in str(kind).lower():
+        yield f"optimizer.type {brief(kind)} is not modelled: it is priced as AdamW."
+
+
+def unknown_keys(settings: Settings) -> str:
+    """A sentence on the keys that the release does not have; "" where it has them all."""
+    names = frozen("deepspeed")["keys"]
+    lacking = [key for key in settings.given if not is_known(key, names)]
+    if not lacking:
+        return ""
+    said = [f"{key} (it has {near})" if (near := nearest(key, names)) else key for key in lacking[:8]]
+    return f"{release('deepspeed')} has no {listed(said)}: left out."
+
+
+def is_known(key: str, names: list[str]) -> bool:
+    """Whether it is a key, or one below a key of which no inner ones are kept."""
+    parts = key.split(".")
+    above = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    known = [name for name in above if name in names]
+    return bool(known) and (key in names or not any(each.startswith(f"{known[-1]}.") for each in names))

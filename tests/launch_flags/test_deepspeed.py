@@ -1,0 +1,386 @@
+"""DeepSpeed's configurations and launch scripts, written and read back."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpu import Hardware
+from ndparallel.base.errors import UserError
+from ndparallel.commands.command_line import main
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.launch_flags.deepspeed import FILE, emit_deepspeed
+from ndparallel.launch_flags.frozen import frozen
+from ndparallel.launch_flags.read_deepspeed import read_deepspeed
+from ndparallel.launch_flags.reading import Reading
+from ndparallel.planner.adapters import Adapters
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import why_not
+from ndparallel.planner.models.presets import preset
+from ndparallel.planner.software import find_stack
+
+H100: Hardware = find_hardware("h100")
+ZERO_3: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3},
+}
+AUTO = ZERO_3 | {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
+NAMES = sorted({part for key in frozen("deepspeed")["keys"] for part in key.split(".")[-2:]})
+ACCELERATE = """
+distributed_type: DEEPSPEED
+deepspeed_config:
+  zero_stage: 2
+  offload_optimizer_device: cpu
+  gradient_accumulation_steps: 8
+mixed_precision: bf16
+num_processes: 8
+"""
+LAUNCHED = """
+export STAGE=2
+cat <<EOT > ds_$STAGE.json
+{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},
+ "zero_optimization": {"stage": $STAGE}}
+EOT
+deepspeed --include="localhost:0,1@other:2,3" train.py --deepspeed ds_${STAGE}.json \\
+    --model_name_or_path Qwen/Qwen3-8B --max_length 2048 --gradient_checkpointing
+"""
+
+
+def job_of(model: str = "llama-3-8b", batch: int = 64, software: str = "deepspeed", **given) -> TrainingJob:
+    return TrainingJob(preset(model), H100, find_stack(software), 4096, batch, **given)
+
+
+def read(config: dict | str, gpus: int | None = 8, model: str | None = "llama-3-8b", **given) -> Reading:
+    text = config if isinstance(config, str) else json.dumps(config)
+    return read_deepspeed(text, H100, gpus=gpus, model=model, **given)
+
+
+def changed(**fields) -> dict:
+    """ZERO_3 with other fields; of zero_optimization those whose names begin with zero_."""
+    zero = {name[5:]: value for name, value in fields.items() if name.startswith("zero_")}
+    others = {name: value for name, value in fields.items() if not name.startswith("zero_")}
+    return ZERO_3 | others | {"zero_optimization": ZERO_3["zero_optimization"] | zero}
+
+
+# ------------------------------------------------------------------------------------------ there and back
+
+
+@given(
+    st.sampled_from(["llama-3-8b", "qwen3-30b-a3b"]),
+    st.sampled_from([(1, 1), (2, 1), (8, 1), (1, 2), (1, 4)]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([0, 1, 2, 3]),
+    st.sampled_from([1, 2]),
+    st.sampled_from(["none", "full"]),
+    st.sampled_from([(), ("optimizer",)]),
+    st.sampled_from(["fp32", "8bit"]),
+)
+def test_what_is_written_is_read_back(model, cuts, ep, zero, micro_batch, recompute, offload, moments):
+    tp, pp = cuts
+    plan = Plan(
+        tp=tp,
+        pp=pp,
+        dp=16,
+        ep=ep if "a3b" in model else 1,
+        zero=zero,
+        micro_batch=micro_batch,
+        recompute=recompute,
+    )
+    job = job_of(model, 128, offload=offload, moments=moments)
+    assume(not [*why_not(job, plan)])
+    try:
+        text = emit_deepspeed(job, plan)
+    except UserError as reason:
+        assert "DeepSpeed has no" in str(reason)
+        assume(False)
+    found = read(text, None, model)
+    assert found.plan == plan
+    beside = zero > 0 and pp == 1
+    assert found.job == replace(job, stack=replace(job.stack, dp_overlap=beside, prefetch=beside))
+    assert [note for note in found.notes if "left out" in note or "not modelled" in note] == []
+
+
+def test_zero_3_of_eight_billion_parameters_is_this_script():
+    text = emit_deepspeed(job_of(), Plan(dp=16, zero=3, recompute="full"))
+    assert text.split("\n")[6:] == [
+        ': "${1:?name the program that trains, as in: bash launch.sh train.py}"',
+        "cat > deepspeed_by_ndparallel.json <<'END'",
+        "{",
+        '  "train_micro_batch_size_per_gpu": 1,',
+        '  "gradient_accumulation_steps": 4,',
+        '  "bf16": {',
+        '    "enabled": true',
+        "  },",
+        '  "zero_optimization": {',
+        '    "stage": 3,',
+        '    "overlap_comm": true',
+        "  }",
+        "}",
+        "END",
+        'deepspeed --num_nodes 2 --num_gpus 8 "$@" \\',
+        "  --deepspeed deepspeed_by_ndparallel.json \\",
+        "  --per_device_train_batch_size 1 \\",
+        "  --gradient_accumulation_steps 4 \\",
+        "  --bf16 true \\",
+        "  --gradient_checkpointing true",
+        "",
+    ]
+
+
+def test_bash_writes_the_configuration_and_launches_the_program_with_its_own_arguments_first(tmp_path):
+    launcher = tmp_path / "deepspeed"
+    launcher.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    launcher.chmod(0o755)
+    (tmp_path / "launch.sh").write_text(emit_deepspeed(job_of(), Plan(tp=2, dp=8, zero=1)))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", "-eu", "launch.sh"]
+    bare = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert bare.returncode and "name the program that trains" in bare.stderr
+    assert not (tmp_path / FILE).exists()
+    done = subprocess.run(
+        [*command, "train.py", "--seed", "1"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = json.loads(done.stdout)
+    assert words[:9] == [
+        "--num_nodes",
+        "2",
+        "--num_gpus",
+        "8",
+        "train.py",
+        "--seed",
+        "1",
+        "--deepspeed",
+        FILE,
+    ]
+    written = json.loads((tmp_path / FILE).read_text())
+    assert written["zero_optimization"] == {"stage": 1, "overlap_comm": True}
+    assert written["tensor_parallel"] == {"autotp_size": 2}
+
+
+def test_a_pipeline_is_the_programs_and_the_script_says_which():
+    text = emit_deepspeed(job_of(), Plan(pp=4, dp=4, zero=1, recompute="full"))
+    assert "PipelineModule(layers, num_stages=4, activation_checkpoint_interval=1)" in text
+    assert f'"$@" \\\n  --deepspeed --deepspeed_config {FILE}\n' in text
+    assert "per_device_train_batch_size" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "plan", "reason"),
+    [
+        ({"moments": "bf16"}, Plan(dp=16, zero=1), "no moments in bf16"),
+        ({"half": True}, Plan(dp=16, zero=1), "no all states in 16 bits"),
+        ({"dtype": "fp8"}, Plan(dp=16, zero=1), "no layers in fp8"),
+        ({"offload": ("activations",)}, Plan(dp=16, zero=1), "no activations on the host"),
+        ({"moments": "8bit"}, Plan(pp=4, dp=4, zero=1), "no moments in 8 bits"),
+        ({}, Plan(pp=4, dp=4, zero=3), "no ZeRO-3 in a pipeline"),
+        ({"software": "megatron-core"}, Plan(dp=16), "the plan is for megatron-core"),
+        ({"batch": 96}, Plan(dp=12), "12 GPUs do not fill nodes of 8"),
+    ],
+)
+def test_what_deepspeed_cannot_do_is_refused(change, plan, reason):
+    with pytest.raises(UserError, match=reason):
+        emit_deepspeed(job_of(**change), plan)
+
+
+def test_adapters_are_the_programs():
+    text = emit_deepspeed(job_of(adapters=Adapters(16)), Plan(dp=16, zero=1))
+    assert "# It trains LoRA of rank 16, which no key says." in text
+
+
+# ------------------------------------------------------------------------------------------- configurations
+
+
+def test_a_configuration_is_read():
+    found = read(ZERO_3)
+    assert found.plan == Plan(dp=8, zero=3, micro_batch=2)
+    assert (found.job.global_batch, found.job.sequence, found.job.stack.name) == (
+        8 * 2 * 4,
+        4096,
+        "deepspeed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("stage", "given", "beside"), [(1, {}, False), (3, {}, True), (2, {"zero_overlap_comm": True}, True)]
+)
+def test_gradients_are_beside_compute_where_overlap_comm_says_it_or_zero_3(stage, given, beside):
+    stack = read(changed(zero_stage=stage, **given)).job.stack
+    assert (stack.dp_overlap, stack.prefetch) == (beside, beside)
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro_batch", "steps"),
+    [
+        ({"train_batch_size": 64}, 8, 1),
+        ({"train_batch_size": 64, "gradient_accumulation_steps": 4}, 2, 4),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1}, 1, 8),
+        ({"train_micro_batch_size_per_gpu": 1}, 1, 1),
+    ],
+)
+def test_of_three_sizes_of_a_batch_what_is_missing_follows(batch, micro_batch, steps):
+    found = read({"bf16": {"enabled": True}} | batch)
+    assert (found.plan.micro_batch, found.job.global_batch) == (micro_batch, 8 * micro_batch * steps)
+
+
+def test_deepspeed_counts_tp_ranks_in_its_batch_and_the_job_does_not():
+    """DeepSpeedConfig divides by all GPUs before it hears of AutoTP."""
+    found = read(changed(train_batch_size=64, tensor_parallel={"autotp_size": 2}))
+    assert (found.plan.tp, found.plan.dp, found.job.global_batch) == (2, 4, 4 * 2 * 4)
+
+
+def test_experts_are_read_where_autoep_is_on():
+    experts = {"autoep_size": 4}
+    off, on = (
+        read(
+            changed(expert_parallel=experts | {"enabled": enabled}, zero_stage=2), 8, "qwen3-30b-a3b"
+        ).plan.ep
+        for enabled in (False, True)
+    )
+    assert (off, on) == (1, 4)
+
+
+def test_older_switches_mean_what_they_mean_today():
+    older = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, "cpu_offload": True}}
+    assert read(older).job.offload == ("optimizer",)
+    assert read({"train_micro_batch_size_per_gpu": 1, "zero_optimization": True}).plan.zero == 1
+
+
+def test_what_is_auto_comes_from_arguments_beside_it():
+    found = read(AUTO, variables={"per_device_train_batch_size": "1", "gradient_accumulation_steps": "2"})
+    assert (found.plan.micro_batch, found.job.global_batch) == (1, 16)
+
+
+def test_arguments_beside_it_say_recomputation_and_eight_bits():
+    found = read(ZERO_3, variables={"gradient_checkpointing": "True", "optim": "paged_adamw_8bit"})
+    assert (found.plan.recompute, found.job.moments) == ("full", "8bit")
+
+
+def test_every_setting_that_changes_a_step_and_is_not_modelled_is_said():
+    said = read(
+        changed(
+            zero_offload_param={"device": "cpu"},
+            zero_zero_hpz_partition_size=8,
+            zero_stagee=1,
+            communication_data_type="fp32",
+            optimizer={"type": "Lion"},
+            compile={"deepcompile": True},
+            steps=3,
+        ),
+        variables={"use_peft": "true"},
+    ).notes
+    for words in (
+        "offload_param.device = 'cpu' is not modelled: weights stay on the GPU",
+        "zero_hpz_partition_size = 8 is not modelled",
+        "DeepSpeed 0.19.6 has no zero_optimization.stagee (it has zero_optimization.stage) and steps",
+        "communication_data_type = 'fp32' is not modelled",
+        "optimizer.type 'Lion' is not modelled",
+        "compile.deepcompile = True is not modelled",
+        "--use_peft of the program is not read: give --lora",
+        "4096 tokens (--sequence)",
+    ):
+        assert any(words in note for note in said), (words, said)
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "reason"),
+    [
+        ("{", {}, "line 1 is no JSON"),
+        ("{" * 9999, {}, "line 1 is no JSON|nested too deeply"),
+        ('{"a": 1, "a": 2}', {}, "'a' stands twice"),
+        ({}, {}, "train_micro_batch_size_per_gpu is not given, or auto"),
+        (AUTO, {}, "add --set per_device_train_batch_size=N"),
+        (ZERO_3, {"model": None}, "which model"),
+        (ZERO_3, {"model": None, "variables": {"model_id": "me/mine"}}, "--model_id: .*Add --model"),
+        (ZERO_3, {"gpus": None}, "how many GPUs"),
+        (ZERO_3 | {"train_batch_size": 65}, {}, "train_batch_size is 65, and 8 ranks .* make 64"),
+        ({"train_batch_size": 63}, {}, "63 is no multiple of 8"),
+        (changed(zero_stage="three"), {}, "zero_optimization.stage = 'three': give a whole number"),
+        (changed(zero_stage=4), {}, "zero is 4"),
+        (changed(bf16={"enabled": "yes"}), {}, "bf16.enabled = 'yes'"),
+        (changed(sequence_parallel_size=2), {}, "Ulysses"),
+        (changed(tensor_parallel={"autotp_size": 3}), {}, "tp 3 x pp 1 does not divide 8 GPUs"),
+        (ZERO_3, {"variables": {"per_device_train_batch_size": "1"}}, "is 2 in its configuration, and --per"),
+        ("python train.py --lr 1", {}, "no configuration of DeepSpeed"),
+        ("deepspeed train.py --deepspeed gone.json", {}, "'gone.json', which is not found"),
+        ("deepspeed p.py --num-layers 2 --deepspeed_config a.json", {}, "take --from-megatron"),
+        ("distributed_type: FSDP", {}, "distributed_type 'FSDP' is not read"),
+        ("distributed_type: [", {}, "line 1|line 2"),
+    ],
+)
+def test_what_is_no_job_of_deepspeed_is_told_in_a_sentence(config, given, reason):
+    with pytest.raises(UserError, match=reason):
+        read(config, **{"gpus": 8, **given})
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 99) | st.sampled_from(["auto", "cpu", "", "3"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6))
+def test_any_values_of_its_keys_are_a_job_or_are_told_in_a_sentence(config):
+    with suppress(UserError):
+        found = read(config)
+        assert found.job.global_batch == found.plan.dp * found.plan.micro_batch * found.plan.microbatches(
+            found.job
+        )
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+def test_a_script_is_read_with_the_configuration_that_it_writes():
+    found = read(LAUNCHED, None, None)
+    assert found.plan == Plan(dp=4, zero=2, micro_batch=2, recompute="full")
+    assert (found.job.shape.name, found.job.sequence, found.job.global_batch) == ("qwen3-8b", 2048, 64)
+
+
+def test_a_file_of_accelerates_is_read_and_the_programs_arguments_overrule_it(tmp_path):
+    (tmp_path / "zero2.yaml").write_text(ACCELERATE)
+    words = "--model_id llama-3-8b --per_device_train_batch_size 1"
+    command = f"accelerate launch --config_file configs/zero2.yaml train.py {words}"
+    found = read(command, None, None, folder=tmp_path)
+    assert found.plan == Plan(dp=8, zero=2)
+    assert (found.job.global_batch, found.job.offload) == (64, ("optimizer",))
+    fewer = read(f"{command} --gradient_accumulation_steps 2", None, None, folder=tmp_path)
+    assert fewer.job.global_batch == 16
+    bare = read(ACCELERATE, None, variables={"per_device_train_batch_size": "1"})
+    assert bare.plan == found.plan
+
+
+def test_a_configuration_beside_a_script_is_read_and_none_outside_its_folder(tmp_path):
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO_3))
+    command = "torchrun --nnodes 2 --nproc-per-node 8 train.py --deepspeed ../ds.json"
+    with pytest.raises(UserError, match="which is not found"):
+        read(command, None, folder=folder)
+    (folder / "ds.json").write_text(json.dumps(ZERO_3))
+    assert read(command, None, folder=folder).plan.dp == 16
+
+
+def test_model_and_sequence_beside_a_file_overrule_it_and_adapters_are_added(tmp_path, capsys):
+    file = tmp_path / "run.sh"
+    file.write_text(LAUNCHED)
+    command = ["plan", "--from-deepspeed", f"{file}", "--model", "llama-3-8b", "--sequence", "4096"]
+    assert main([*command, "--lora", "16", "--timeline", "none"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("llama-3-8b 8.03 billion parameters on 4 GPUs")
+    assert "LoRA of rank 16" in said and "Batch 64 x 4096" in said
+    assert main([*command, "--tp", "2"]) == 2
+    assert "--tp is the business of" in capsys.readouterr().err
