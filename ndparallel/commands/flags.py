@@ -1,4 +1,4 @@
-"""Which field of a model, a job or a plan becomes which flag of Megatron-Core, and which key of torchtitan.
+"""Which field of a model, a job or a plan becomes which flag of a training framework.
 
 Idea   The tables are those by which `ndparallel plan --emit` writes a launch line or a recipe, and
        `--from-megatron` reads one.

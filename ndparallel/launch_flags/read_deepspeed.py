@@ -112,7 +112,8 @@ def sequence_of(words: Configuration, given: int | None) -> int:
 
 
 def plan_from(settings: Settings, words: Configuration, gpus: int) -> Plan:
-    """Raises UserError for degrees that do not divide the GPUs, or GPUs that nobody names."""
+    """The plan that the configuration lays out. Raises UserError for degrees that do not divide the GPUs, or
+    GPUs that nobody names."""
     if settings.number("sequence_parallel_size") > 1:
         raise UserError("sequence_parallel_size: Ulysses' sequence parallelism is not priced; leave it out.")
     if not gpus:

@@ -140,8 +140,8 @@ def test_a_launch_script_in_python_is_that_of_the_command(capsys):
     options = f"plan --model llama-3-70b --gpus 64 --global-batch 256 --plan {name} --emit megatron"
     assert main(options.split()) == 0
     assert emit("megatron", job_of(), plan_for(job_of(), 64, name)) == capsys.readouterr().out
-    with pytest.raises(UserError, match="unknown launch format 'deepspeed'"):
-        emit("deepspeed", job_of(), plan_for(job_of(), 64, name))
+    with pytest.raises(UserError, match="unknown launch format 'picotron'"):
+        emit("picotron", job_of(), plan_for(job_of(), 64, name))
 
 
 def test_layers_of_a_chunk_say_how_many_chunks_there_are_or_are_refused():
