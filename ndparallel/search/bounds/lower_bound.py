@@ -125,6 +125,7 @@ def least_seconds(
     if depth.pp == 1:
         usual = in_pairs(table, depth, recipes[0]) if stack.hides_dispatch else table
         return [without_pipeline(usual, depth, stack)] * len(recipes)
+    stack = stack.running(1, depth.pp)  # with ZeRO or without, which `step_tails` tells apart
     kinds = [(recipe.pairs, stack.hides_dispatch and bool(recipe.group)) for recipe in recipes]
     tables = {
         beside: in_pairs(table, depth, recipe) if beside else table
@@ -255,7 +256,8 @@ def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndar
     zero_2, last = table["zero"] == 2, depth.last_units
     gradients = np.where(zero_2, *(np.matmul(units, reduce.sum(axis=0)) for units in (last, depth.units)))
     if stack.dp_overlap:
-        gradients = np.where(table["zero"] == 3, gradients, exposed(last, reduce, backward))
+        shown = (table["zero"] == 3) | (stack.dp_overlap_by_zero & (table["zero"] == 0))
+        gradients = np.where(shown, gradients, exposed(last, reduce, backward))
     if depth.pp == 1 and zero_2.any():  # every microbatch reduces, nothing hides what is gathered
         gradients, gathered = np.where(zero_2, 0.0, gradients), np.where(zero_2, one_by_one, gathered)
     none, shared, experts = table["optimizer"]
