@@ -75,8 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         announce("what ports add that several groups share")
         found.sharing_seconds  # noqa: B018  # computed here, while that is announced
     if arguments.json:
+        waits = {"step_seconds": found.seconds, "exposed_dp_seconds": float(found.step.breakdown["dp"])}
         sharing = {"sharing_seconds": found.sharing_seconds} if found.sharing_seconds else {}
-        print_json({"unit": unit, "passes": passes} | sharing)
+        print_json({"unit": unit, "passes": passes} | waits | sharing)
         return 0
     console, width = plain_console()
     if busy := busiest(job, plan, unit):

@@ -468,8 +468,10 @@ def test_explain_lists_an_optimizer_on_the_host_and_says_what_a_step_waits_for_d
     options = [*LLAMA, "--dp", "8", "--zero", "1", "--offload", "optimizer"]
     found = answered(capsys, *options)["breakdown_seconds"]
     assert main(["explain", *options, "--unit", "optimizer", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["passes"]["optimizer"]
+    said = json.loads(capsys.readouterr().out)
+    rows = said["passes"]["optimizer"]
     assert sum(row["seconds"] for row in rows) == pytest.approx(found["optimizer"], rel=1e-12)
+    assert (said["exposed_dp_seconds"], said["step_seconds"]) == (found["dp"], sum(found.values()))
     assert {row["bound"] for row in rows} == {"link to the host", "the host"}
     assert main(["explain", *options]) == 0
     assert f"waits {si(found['dp'], 's')} for it" in capsys.readouterr().out
