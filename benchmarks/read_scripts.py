@@ -20,6 +20,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.options import numbered
 from ndparallel.launch_flags.read_megatron import read_megatron
+from ndparallel.launch_flags.reading import Beside
 
 LIST = Path(__file__).with_name("public_scripts.tsv")
 H100, VOCABULARY = find_hardware("h100"), 50304
@@ -64,7 +65,7 @@ def refusal(text: str, row: dict[str, str], way: str) -> str:
     vocab, gpus = (VOCABULARY, int(row["gpus"] or 0) or None) if way != WAYS[0] else (None, None)
     given = numbered(row["arguments"]) if way == WAYS[-1] else {}
     try:
-        read_megatron(text, H100, gpus=gpus, vocab=vocab, variables=given, name=Path(row["path"]).name)
+        read_megatron(text, H100, Beside(gpus, vocab, variables=given, name=Path(row["path"]).name))
     except UserError as error:
         return str(error)
     return ""

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.launch_flags import deepspeed, megatron, megatron_rules, tables, torchtitan
 from ndparallel.launch_flags.frozen import frozen, title
 from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.read_torchtitan import read_torchtitan
-from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.launch_flags.rules import LaunchRule, obeyed, refuse, without
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
@@ -42,7 +43,7 @@ class Framework:
     rows: Callable[[], Sequence[Row]]
     rules: Sequence[LaunchRule] = ()
     software: Sequence[str] = ()  # its stacks; the first is priced where --software names none
-    read: Callable[..., Reading] | None = None
+    read: Callable[[str, Hardware, Beside], Reading] | None = None
     asks: Sequence[str] = ()  # options that its scripts leave to the program: they are given beside one
 
     @property

@@ -7,7 +7,6 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
@@ -16,7 +15,7 @@ from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit
 from ndparallel.launch_flags.invocation import by_number
-from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.launch_flags.shell_words import LARGEST
 from ndparallel.planner.describe import room_words
 from ndparallel.planner.job import TrainingJob
@@ -121,17 +120,7 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
     hardware = find_hardware(arguments.hardware)
     text = text_of(path)
     try:
-        variables = variables_from(arguments)
-        found = framework.read(
-            text,
-            hardware,
-            gpus=arguments.gpus,
-            vocab=arguments.vocab,
-            variables=variables,
-            name=path.name,
-            folder=path.resolve().parent,
-            **asked(arguments, framework),
-        )
+        found = framework.read(text, hardware, beside(arguments, framework, path))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     imbalance = routing_from(arguments, found.job.shape)["routing_imbalance"]
@@ -139,10 +128,17 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
     return replace(found, job=replace(found.job, routing_imbalance=imbalance, adapters=adapters))
 
 
-def asked(arguments: argparse.Namespace, framework: Framework) -> dict[str, Any]:
-    """The model and the sequence that were given, where the framework leaves them to its program."""
+def beside(arguments: argparse.Namespace, framework: Framework, path: Path) -> Beside:
+    """What is given beside a script; model and sequence where the framework leaves them to its program."""
     typed = {"model", "sequence"} & {*framework.asks} & arguments.typed
-    return {name: getattr(arguments, name) for name in typed}
+    return Beside(
+        arguments.gpus,
+        arguments.vocab,
+        variables=variables_from(arguments),
+        name=path.name,
+        folder=path.resolve().parent,
+        **{name: getattr(arguments, name) for name in typed},
+    )
 
 
 def variables_from(arguments: argparse.Namespace) -> dict[str, str]:
@@ -166,9 +162,9 @@ def numbered(words: str) -> dict[str, str]:
 
 def refuse_other_options(arguments: argparse.Namespace, framework: Framework, path: Path) -> None:
     """Raise UserError for a size or a degree beside a file that has its own."""
-    beside = {*BESIDE_A_FILE, *framework.asks}
+    allowed = {*BESIDE_A_FILE, *framework.asks}
     for name, default in (JOB_DEFAULTS | PLAN_DEFAULTS).items():
-        if getattr(arguments, name) not in (None, default) and name not in beside:
+        if getattr(arguments, name) not in (None, default) and name not in allowed:
             option = name.replace("_", "-")
             raise UserError(
                 f"--{option} is the business of {path} here: change it there, or leave "

@@ -9,7 +9,6 @@ Limit  What only the program knows is given beside the file (--model, --sequence
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
@@ -19,7 +18,7 @@ from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.deepspeed_settings import filled, job_of
 from ndparallel.launch_flags.frozen import frozen, release
-from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration, Settings, read_value
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
@@ -56,34 +55,22 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
 }
 
 
-def read_deepspeed(
-    text: str,
-    hardware: Hardware,
-    *,
-    gpus: int | None = None,
-    vocab: int | None = None,
-    variables: Mapping[str, str] | None = None,
-    name: str = "",
-    folder: Path | None = None,
-    model: str | ModelShape | None = None,
-    sequence: int | None = None,
-) -> Reading:
-    """Read a configuration, a file of Accelerate's, or a script that launches DeepSpeed. `gpus`, `vocab`,
-    `model` and `sequence` stand in for what it does not say, or overrule it; `variables` are arguments of the
-    program too. Files that it names are looked for in its `folder`.
+def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> Reading:
+    """Read a configuration, a file of Accelerate's, or a script that launches DeepSpeed. The variables are
+    arguments of the program too.
 
     Raises UserError, in a sentence, for what is none of these, contradicts itself, or cannot be trained.
     """
-    found = job_of(text, variables or {}, folder)
+    found = job_of(text, beside.variables, beside.folder)
     settings = Settings(filled(found), frozen("deepspeed")["defaults"])
     words = {name: read_value(value) for name, value in found.arguments.items()}
-    shape = shape_of(found.arguments, model)
-    plan = plan_from(settings, words, found.gpus if gpus is None else gpus)
+    shape = shape_of(found.arguments, beside.model)
+    plan = plan_from(settings, words, found.gpus if beside.gpus is None else beside.gpus)
     job = TrainingJob(
-        replace(shape, vocab=vocab) if vocab else shape,
+        replace(shape, vocab=beside.vocab) if beside.vocab else shape,
         hardware,
         stack_from(settings),
-        sequence_of(words, sequence),
+        sequence_of(words, beside.sequence),
         plan.dp * plan.micro_batch * accumulation(settings, plan),
         moments="8bit" if "8bit" in str(words.get("optim")) else "fp32",
         offload=() if settings.text(HOST) in ("none", "None") else ("optimizer",),

@@ -11,9 +11,7 @@ Glossary
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
@@ -33,7 +31,7 @@ from ndparallel.launch_flags.megatron_yaml import script_of
 from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_notes import example_notes, not_read, notes
 from ndparallel.launch_flags.read_plan import plan_from
-from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.shell_script import Script
 from ndparallel.planner.job import Plan, TrainingJob
@@ -46,30 +44,20 @@ from ndparallel.planner.stack import Stack
 BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
 
 
-def read_megatron(
-    text: str,
-    hardware: Hardware,
-    *,
-    gpus: int | None = None,
-    vocab: int | None = None,
-    variables: Mapping[str, str] | None = None,
-    name: str = "",
-    folder: Path | None = None,
-) -> Reading:
-    """Read a shell script, a bare command line, or YAML with MODEL_ARGS. `gpus` and `vocab` stand in for what
-    it does not say, or overrule it; `variables` are set from outside, the script's own arguments by their
-    numbers. Without those the example counts that its comments give under the script's `name`. What it
-    includes is looked for in and around its `folder`.
+def read_megatron(text: str, hardware: Hardware, beside: Beside = NOTHING) -> Reading:
+    """Read a shell script, a bare command line, or YAML with MODEL_ARGS. Without arguments given the example
+    counts that its comments give under the script's name. What it includes is looked for around its folder,
+    too.
 
     Raises UserError, one sentence that begins with the line it is about, for what is no such command line,
     contradicts itself, or cannot be trained.
     """
-    given = dict(variables or {})
-    example = Example() if any(map(str.isdecimal, given)) else example_of(text, name)
+    given = dict(beside.variables)
+    example = Example() if any(map(str.isdecimal, given)) else example_of(text, beside.name)
     shell = script_of(text, given)
-    script = read_script(shell, example.arguments | given, scheduled(shell, given), folder)
+    script = read_script(shell, example.arguments | given, scheduled(shell, given), beside.folder)
     try:
-        found = reading(script, hardware, gpus, vocab)
+        found = reading(script, hardware, beside.gpus, beside.vocab)
     except UserError as error:
         raise UserError(f"{line_of(str(error), text)}{error}{not_read(script)}") from None
     return replace(found, notes=(*example_notes(example), *found.notes))

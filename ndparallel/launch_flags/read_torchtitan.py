@@ -18,7 +18,7 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.invocation import gpus_started, scheduled
 from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, plan_from
-from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.shell_script import Script
@@ -63,27 +63,17 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
 }
 
 
-def read_torchtitan(
-    text: str,
-    hardware: Hardware,
-    *,
-    gpus: int | None = None,
-    vocab: int | None = None,
-    variables: Mapping[str, str] | None = None,
-    name: str = "",
-    folder: Path | None = None,
-) -> Reading:
-    """Read a recipe in Python, a file of TOML, or a command line with --module and --config. `gpus` and
-    `vocab` stand in for what it does not say, or overrule it; of `variables` those with numbers are arguments
-    of torchtitan's, as --training.seq_len 4096. Files that it names are looked for in its `folder`.
+def read_torchtitan(text: str, hardware: Hardware, beside: Beside = NOTHING) -> Reading:
+    """Read a recipe in Python, a file of TOML, or a command line with --module and --config. Of the variables
+    those with numbers are arguments of torchtitan's, as --training.seq_len 4096.
 
     Raises UserError, in a sentence, for what is none of these, contradicts itself, or cannot be trained.
     """
-    given, launched = settings_of(text, variables or {}, name, folder)
+    given, launched = settings_of(text, beside.variables, beside.name, beside.folder)
     settings = TorchtitanSettings(renamed(given))
     shape = shape_of(settings)
-    shape = replace(shape, vocab=vocab) if vocab else shape
-    plan = plan_from(settings, shape, launched if gpus is None else gpus)
+    shape = replace(shape, vocab=beside.vocab) if beside.vocab else shape
+    plan = plan_from(settings, shape, launched if beside.gpus is None else beside.gpus)
     job = job_from(settings, shape, hardware, plan)
     check(job, plan)
     return Reading(job, plan, tuple(notes(settings, job, plan)))

@@ -19,7 +19,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.deepspeed import FILE, emit_deepspeed
 from ndparallel.launch_flags.frozen import frozen
 from ndparallel.launch_flags.read_deepspeed import read_deepspeed
-from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
@@ -61,7 +61,7 @@ def job_of(model: str = "llama-3-8b", batch: int = 64, software: str = "deepspee
 
 def read(config: dict | str, gpus: int | None = 8, model: str | None = "llama-3-8b", **given) -> Reading:
     text = config if isinstance(config, str) else json.dumps(config)
-    return read_deepspeed(text, H100, gpus=gpus, model=model, **given)
+    return read_deepspeed(text, H100, Beside(gpus, model=model, **given))
 
 
 def changed(**fields) -> dict:

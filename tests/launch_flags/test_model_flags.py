@@ -9,6 +9,7 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.read_megatron import read_megatron
+from ndparallel.launch_flags.reading import Beside
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.constants import Constants
 from ndparallel.planner.models.huggingface import shape_of
@@ -287,10 +288,10 @@ def assumed(notes: tuple[str, ...]) -> list[str]:
 
 
 def test_what_a_bare_command_leaves_to_megatron_is_said_and_reads_the_same_when_it_is_given():
-    bare = read_megatron(BARE, H100, gpus=8)
+    bare = read_megatron(BARE, H100, Beside(8))
     assert sorted(assumed(bare.notes)) == sorted([*DEFAULTS, *ABSENCES])
     given = read_megatron(
-        " ".join([BARE, *(f"{flag} {value}" for flag, value in DEFAULTS.items())]), H100, gpus=8
+        " ".join([BARE, *(f"{flag} {value}" for flag, value in DEFAULTS.items())]), H100, Beside(8)
     )
     assert sorted(assumed(given.notes)) == sorted(ABSENCES)
     assert (given.job, given.plan) == (bare.job, bare.plan)
@@ -299,7 +300,9 @@ def test_what_a_bare_command_leaves_to_megatron_is_said_and_reads_the_same_when_
 @pytest.mark.parametrize("flag", DEFAULTS)
 def test_each_default_is_said_where_it_alone_is_not_given(flag):
     others = " ".join(f"{other} {value}" for other, value in DEFAULTS.items() if other != flag)
-    assert sorted(assumed(read_megatron(f"{BARE} {others}", H100, gpus=8).notes)) == sorted([flag, *ABSENCES])
+    assert sorted(assumed(read_megatron(f"{BARE} {others}", H100, Beside(8)).notes)) == sorted(
+        [flag, *ABSENCES]
+    )
 
 
 HEEDED = (  # what is so here with and without them
@@ -316,5 +319,5 @@ HEEDED = (  # what is so here with and without them
 
 @pytest.mark.parametrize("flag", HEEDED)
 def test_a_flag_that_says_what_is_so_here_is_not_passed_over(flag):
-    notes = read_megatron(f"{BARE} {flag}", H100, gpus=8).notes
+    notes = read_megatron(f"{BARE} {flag}", H100, Beside(8)).notes
     assert not any(flag.split()[0] in note for note in notes)

@@ -13,7 +13,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frozen import frozen
 from ndparallel.launch_flags.read_torchtitan import read_torchtitan
 from ndparallel.launch_flags.read_torchtitan_plan import dealt
-from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.launch_flags.recipe_file import MOST
 from ndparallel.launch_flags.torchtitan import STACKS, emit_torchtitan
 from ndparallel.launch_flags.torchtitan_models import MODELS
@@ -76,7 +76,7 @@ components = ["model", "loss"]
 
 def read(text: str, gpus: int | None = None, arguments: str = "", **given) -> Reading:
     variables = {str(number): word for number, word in enumerate(arguments.split(), 1)}
-    return read_torchtitan(text, H100, gpus=gpus, variables=variables, **given)
+    return read_torchtitan(text, H100, Beside(gpus, variables=variables, **given))
 
 
 def same(job: TrainingJob, plan: Plan) -> tuple[TrainingJob, Plan]:

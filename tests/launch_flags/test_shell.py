@@ -9,13 +9,13 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.launch_flags.read_megatron import read_megatron
-from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.launch_flags.shell import read_script
 from tests.launch_flags.test_flags import H100, LINE
 
 
 def read(text: str, **given: str) -> Reading:
-    return read_megatron(text, H100, variables=given)
+    return read_megatron(text, H100, Beside(variables=given))
 
 
 def words(text: str, **given: str) -> list[str]:
@@ -308,11 +308,11 @@ def test_an_example_in_a_comment_gives_the_arguments_where_it_is_the_scripts_own
     text = f"#!/bin/bash\n{example}\n{BY_IF}"
     if layers is None:
         with pytest.raises(UserError, match="LAYERS"):
-            read_megatron(text, H100, name="launch.sh")
+            read_megatron(text, H100, Beside(name="launch.sh"))
         return
-    found = read_megatron(text, H100, name="launch.sh")
+    found = read_megatron(text, H100, Beside(name="launch.sh"))
     assert found.job.shape.layers == layers and "example in its line 2: 'dsw " in found.notes[0]
-    given = read_megatron(text, H100, name="launch.sh", variables={"1": "dsw", "2": "7B"})
+    given = read_megatron(text, H100, Beside(name="launch.sh", variables={"1": "dsw", "2": "7B"}))
     assert given.job.shape.layers == 32 and "example" not in given.notes[0]
 
 
@@ -486,7 +486,7 @@ def test_what_a_script_includes_is_read_in_its_place_where_it_lies_beside(line, 
     folder = tmp_path / "scripts"
     (folder / "models").mkdir(parents=True)
     (folder / "models" / "small.sh").write_text("LAYERS=8; MORE=(--num-query-groups 8)")
-    found = read_megatron(f"LAYERS=4\n{line}\n{SIZED} ${{MORE[@]}}", H100, folder=folder)
+    found = read_megatron(f"LAYERS=4\n{line}\n{SIZED} ${{MORE[@]}}", H100, Beside(folder=folder))
     assert found.job.shape == read(f"{SIZED} --num-query-groups 8", LAYERS="8").job.shape
     assert f"Included and read: '{folder / 'models' / 'small.sh'}'" in found.notes[0]
 
@@ -496,10 +496,10 @@ def test_whether_a_script_is_there_that_is_included_is_seen_and_else_it_is_not_k
     there, gone = (
         f"LAYERS=4\nif [ -f {name} ]; then source {name}; fi\n{SIZED}" for name in ("small.sh", "gone.sh")
     )
-    assert read_megatron(there, H100, folder=tmp_path).job.shape.layers == 8
-    assert "Included and not found: 'gone.sh'" in read_megatron(gone, H100, folder=tmp_path).notes[0]
+    assert read_megatron(there, H100, Beside(folder=tmp_path)).job.shape.layers == 8
+    assert "Included and not found: 'gone.sh'" in read_megatron(gone, H100, Beside(folder=tmp_path)).notes[0]
     with pytest.raises(UserError, match="--set LAYERS=VALUE"):
-        read_megatron(f"LAYERS=4\nif $HERE; then source small.sh; fi\n{SIZED}", H100, folder=tmp_path)
+        read_megatron(f"LAYERS=4\nif $HERE; then source small.sh; fi\n{SIZED}", H100, Beside(folder=tmp_path))
 
 
 @pytest.mark.parametrize(("name", "layers"), [
@@ -507,18 +507,18 @@ def test_whether_a_script_is_there_that_is_included_is_seen_and_else_it_is_not_k
 ])  # fmt: skip
 def test_a_file_of_variables_is_read_whose_ending_says_so(name, layers, tmp_path):
     (tmp_path / name).write_text("export LAYERS=8  # of the small one")
-    found = read_megatron(f"LAYERS=4\nset -a; . ./{name}; set +a\n{SIZED}", H100, folder=tmp_path)
+    found = read_megatron(f"LAYERS=4\nset -a; . ./{name}; set +a\n{SIZED}", H100, Beside(folder=tmp_path))
     assert found.job.shape.layers == layers
 
 
 def test_a_script_that_includes_itself_is_read_once_and_what_is_wrong_in_it_has_its_name(tmp_path):
     own = tmp_path / "own.sh"
     own.write_text(f"LAYERS=8\nsource {own}\n{SIZED}")
-    assert read_megatron(own.read_text(), H100, folder=tmp_path).job.shape.layers == 8
+    assert read_megatron(own.read_text(), H100, Beside(folder=tmp_path)).job.shape.layers == 8
     own.write_text("echo '")
     with pytest.raises(UserError, match=r"own\.sh: the quotation mark in line 1 is never closed"):
-        read_megatron(f"source {own}\n{SIZED}", H100, folder=tmp_path)
+        read_megatron(f"source {own}\n{SIZED}", H100, Beside(folder=tmp_path))
     own.unlink()
     own.mkdir()
     with pytest.raises(UserError, match="Included and not found: 'own.sh'"):
-        read_megatron(f"source {own}\n{SIZED}", H100, folder=tmp_path)
+        read_megatron(f"source {own}\n{SIZED}", H100, Beside(folder=tmp_path))

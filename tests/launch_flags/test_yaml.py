@@ -6,7 +6,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.read_megatron import read_megatron
-from ndparallel.launch_flags.reading import Reading
+from ndparallel.launch_flags.reading import Beside, Reading
 from tests.launch_flags.test_flags import H100, LINE
 
 YAML = """
@@ -46,7 +46,7 @@ FLAGS = (
 
 
 def read(text: str, **given: str) -> Reading:
-    return read_megatron(text, H100, gpus=8, variables=given)
+    return read_megatron(text, H100, Beside(gpus=8, variables=given))
 
 
 def test_flags_in_yaml_are_read_as_on_a_command_line():
