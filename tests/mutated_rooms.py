@@ -177,6 +177,13 @@ ROOMS = {
         ],
         ["tests/launch_flags/test_read_torchtitan.py"],
     ),
+    "deepspeed": Room(
+        [
+            f"ndparallel/launch_flags/{name}.py"
+            for name in ("deepspeed", "deepspeed_settings", "read_deepspeed")
+        ],
+        ["tests/launch_flags/test_deepspeed.py"],
+    ),
     "contention": Room(
         [*files_of("ndparallel/contention"), "ndparallel/results/contention.py"],
         ["tests/contention", "tests/results/test_contention.py"],
