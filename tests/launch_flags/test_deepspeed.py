@@ -16,9 +16,9 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.deepspeed import FILE, emit_deepspeed
+from ndparallel.launch_flags.deepspeed import FILE, emit_deepspeed, nested
 from ndparallel.launch_flags.frozen import frozen
-from ndparallel.launch_flags.read_deepspeed import read_deepspeed
+from ndparallel.launch_flags.read_deepspeed import NOT_MODELLED, read_deepspeed
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import Plan, TrainingJob
@@ -179,6 +179,63 @@ def test_a_pipeline_is_the_programs_and_the_script_says_which():
 
 
 @pytest.mark.parametrize(
+    ("words", "where", "where_not"),
+    [
+        ("PipelineModule(layers, num_stages=2, activation", Plan(pp=2, dp=8, zero=1), Plan(dp=16, zero=1)),
+        ("activation_checkpoint_interval=0", Plan(pp=2, dp=8), Plan(pp=2, dp=8, recompute="full")),
+        ("It takes transformers' TrainingArguments", Plan(dp=16), Plan(pp=2, dp=8)),
+        ("/job/hostfile", Plan(dp=16), Plan(dp=8)),
+        ("AutoEP knows the experts of", Plan(dp=8, ep=2), Plan(dp=8)),
+    ],
+)
+def test_the_script_says_what_no_key_says(words, where, where_not):
+    said, silent = (emit_deepspeed(job_of("qwen3-30b-a3b"), plan) for plan in (where, where_not))
+    assert words in said and words not in silent
+
+
+def test_software_of_2021_has_no_trainer_and_the_script_says_what_its_program_does():
+    older = job_of(software="deepspeed-2021")
+    again, once = (emit_deepspeed(older, Plan(dp=16, zero=1, recompute=way)) for way in ("full", "none"))
+    assert "It computes every layer again" in again and "again" not in once
+    assert "TrainingArguments" not in again and "--deepspeed_config" in again
+
+
+def test_an_optimizer_on_the_host_has_a_learning_rate_of_transformers_or_deepspeeds_own():
+    job = job_of(offload=("optimizer",))
+    filled, own = (emit_deepspeed(job, plan) for plan in (Plan(dp=16, zero=1), Plan(pp=4, dp=4, zero=1)))
+    assert '"lr": "auto"' in filled and "learning rate is DeepSpeed's own" not in filled
+    assert "auto" not in own and "learning rate is DeepSpeed's own, 0.001" in own
+
+
+@pytest.mark.parametrize(
+    ("broken", "kept"),
+    [
+        (Plan(pp=2, dp=8, zero=2), Plan(pp=2, dp=8, zero=1)),
+        (Plan(tp=2, dp=8, ep=2, zero=3), Plan(tp=2, dp=8, ep=2, zero=2)),
+        (Plan(tp=2, dp=8, ep=2, zero=3), Plan(dp=16, ep=2, zero=3)),
+        (Plan(tp=2, pp=2, dp=4, ep=2), Plan(tp=2, dp=8, ep=2)),
+        (Plan(tp=2, pp=2, dp=4, ep=2), Plan(pp=2, dp=8, ep=2)),
+    ],
+)
+def test_experts_and_pipelines_have_not_every_zero(broken, kept):
+    assert emit_deepspeed(job_of("qwen3-30b-a3b"), kept)
+    with pytest.raises(UserError, match="DeepSpeed has no"):
+        emit_deepspeed(job_of("qwen3-30b-a3b"), broken)
+
+
+def test_an_optimizer_on_the_host_is_zeros():
+    job = job_of(offload=("optimizer",))
+    assert emit_deepspeed(job, Plan(dp=16, zero=1))
+    with pytest.raises(UserError, match="optimizer on the host without ZeRO"):
+        emit_deepspeed(job, Plan(dp=16))
+
+
+def test_a_plan_that_cannot_be_is_refused_with_its_reason():
+    with pytest.raises(UserError, match="tp"):
+        emit_deepspeed(job_of(), Plan(tp=3, dp=16))
+
+
+@pytest.mark.parametrize(
     ("change", "plan", "reason"),
     [
         ({"moments": "bf16"}, Plan(dp=16, zero=1), "no moments in bf16"),
@@ -240,6 +297,32 @@ def test_deepspeed_counts_tp_ranks_in_its_batch_and_the_job_does_not():
     """DeepSpeedConfig divides by all GPUs before it hears of AutoTP."""
     found = read(changed(train_batch_size=64, tensor_parallel={"autotp_size": 2}))
     assert (found.plan.tp, found.plan.dp, found.job.global_batch) == (2, 4, 4 * 2 * 4)
+
+
+def test_stages_are_read_and_their_recomputation_only_with_them():
+    degrees = {"tensor_parallel": {"autotp_size": 2}, "pipeline": {"stages": 2}}
+    plan = read(changed(**degrees, zero_stage=1)).plan
+    assert (plan.tp, plan.pp, plan.dp, plan.recompute) == (2, 2, 2, "none")
+    again = {"pipeline": {"activation_checkpoint_interval": 1}}
+    assert read(ZERO_3 | again).plan.recompute == "none"
+    assert read(changed(zero_stage=1, pipeline=again["pipeline"] | {"stages": 2})).plan.recompute == "full"
+
+
+def test_of_recomputation_it_is_said_where_no_argument_has_it():
+    words = "No argument says --gradient_checkpointing"
+    bare, piped = read(ZERO_3).notes, read(changed(zero_stage=1, pipeline={"stages": 2})).notes
+    told = read(ZERO_3, variables={"gradient_checkpointing": "false"}).notes
+    assert [any(words in note for note in notes) for notes in (bare, piped, told)] == [True, False, False]
+
+
+@pytest.mark.parametrize("key", NOT_MODELLED)
+def test_what_is_modelled_is_not_said_and_all_else_is(key):
+    modelled, instead = NOT_MODELLED[key]
+    for value, is_said in [*((value, False) for value in modelled), ("other", True)]:
+        config = ZERO_3 | nested({key: value})
+        config["zero_optimization"] = ZERO_3["zero_optimization"] | config["zero_optimization"]
+        config["bf16"] = ZERO_3["bf16"] | config["bf16"]
+        assert any(instead in note for note in read(config).notes) == is_said, value
 
 
 def test_experts_are_read_where_autoep_is_on():
@@ -350,6 +433,15 @@ def test_a_script_is_read_with_the_configuration_that_it_writes():
     assert (found.job.shape.name, found.job.sequence, found.job.global_batch) == ("qwen3-8b", 2048, 64)
 
 
+def test_of_several_commands_the_last_counts():
+    again = (
+        LAUNCHED
+        + "\ndeepspeed --num_gpus 8 train.py --deepspeed ds_2.json --model llama-3-8b --max_length 512\n"
+    )
+    found = read(again, None, None)
+    assert (found.plan.dp, found.job.sequence, found.job.shape.name) == (8, 512, "llama-3-8b")
+
+
 def test_a_file_of_accelerates_is_read_and_the_programs_arguments_overrule_it(tmp_path):
     (tmp_path / "zero2.yaml").write_text(ACCELERATE)
     words = "--model_id llama-3-8b --per_device_train_batch_size 1"
@@ -359,6 +451,10 @@ def test_a_file_of_accelerates_is_read_and_the_programs_arguments_overrule_it(tm
     assert (found.job.global_batch, found.job.offload) == (64, ("optimizer",))
     fewer = read(f"{command} --gradient_accumulation_steps 2", None, None, folder=tmp_path)
     assert fewer.job.global_batch == 16
+    single = ACCELERATE.replace("bf16", "no")
+    assert (
+        "Neither bf16 nor fp16" in read(single, None, variables={"per_device_train_batch_size": "1"}).notes[0]
+    )
     bare = read(ACCELERATE, None, variables={"per_device_train_batch_size": "1"})
     assert bare.plan == found.plan
 
