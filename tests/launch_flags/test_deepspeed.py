@@ -230,6 +230,17 @@ def test_an_optimizer_on_the_host_is_zeros():
         emit_deepspeed(job, Plan(dp=16))
 
 
+def test_switches_that_deepspeed_has_no_key_for_are_refused():
+    stack = find_stack("deepspeed")
+    for other in (replace(stack, dispatcher="deepep"), replace(stack, gathers_first=True)):
+        with pytest.raises(UserError, match="no key for the plan's (dispatcher|gathers_first)"):
+            emit_deepspeed(replace(job_of(), stack=other), Plan(dp=16, zero=1))
+    chosen = replace(stack, attention="unfused", gathers_first=True)
+    assert "# Its attention is not fused." in emit_deepspeed(
+        replace(job_of(), stack=chosen), Plan(dp=16, zero=3)
+    )
+
+
 def test_a_plan_that_cannot_be_is_refused_with_its_reason():
     with pytest.raises(UserError, match="tp"):
         emit_deepspeed(job_of(), Plan(tp=3, dp=16))
@@ -275,8 +286,10 @@ def test_a_configuration_is_read():
     ("stage", "given", "beside"), [(1, {}, False), (3, {}, True), (2, {"zero_overlap_comm": True}, True)]
 )
 def test_gradients_are_beside_compute_where_overlap_comm_says_it_or_zero_3(stage, given, beside):
-    stack = read(changed(zero_stage=stage, **given)).job.stack
-    assert (stack.dp_overlap, stack.prefetch) == (beside, beside)
+    found = read(changed(zero_stage=stage, **given))
+    assert (found.job.stack.dp_overlap, found.job.stack.prefetch) == (beside, beside)
+    said = f"overlap_comm {beside}".lower()
+    assert any(said in note for note in found.notes) == (not given)
 
 
 @pytest.mark.parametrize(
@@ -396,6 +409,7 @@ def test_every_setting_that_changes_a_step_and_is_not_modelled_is_said():
         (changed(bf16={"enabled": "yes"}), {}, "bf16.enabled = 'yes'"),
         (changed(sequence_parallel_size=2), {}, "Ulysses"),
         (changed(tensor_parallel={"autotp_size": 3}), {}, "tp 3 x pp 1 does not divide 8 GPUs"),
+        (changed(tensor_parallel={"autotp_size": 2}, pipeline={"stages": 3}), {}, "tp 2 x pp 3 does not"),
         (ZERO_3, {"variables": {"per_device_train_batch_size": "1"}}, "is 2 in its configuration, and --per"),
         ("python train.py --lr 1", {}, "no configuration of DeepSpeed"),
         ("deepspeed train.py --deepspeed gone.json", {}, "'gone.json', which is not found"),
@@ -456,6 +470,7 @@ def test_a_file_of_accelerates_is_read_and_the_programs_arguments_overrule_it(tm
         "Neither bf16 nor fp16" in read(single, None, variables={"per_device_train_batch_size": "1"}).notes[0]
     )
     bare = read(ACCELERATE, None, variables={"per_device_train_batch_size": "1"})
+    assert not any("priced as bf16" in note for note in bare.notes)
     assert bare.plan == found.plan
 
 
