@@ -124,8 +124,7 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     imbalance = routing_from(arguments, found.job.shape)["routing_imbalance"]
-    adapters = adapters_from(arguments)
-    return replace(found, job=replace(found.job, routing_imbalance=imbalance, adapters=adapters))
+    return replace(found, job=replace(found.job, routing_imbalance=imbalance))
 
 
 def beside(arguments: argparse.Namespace, framework: Framework, path: Path) -> Beside:
@@ -134,6 +133,7 @@ def beside(arguments: argparse.Namespace, framework: Framework, path: Path) -> B
     return Beside(
         arguments.gpus,
         arguments.vocab,
+        adapters=adapters_from(arguments),
         variables=variables_from(arguments),
         name=path.name,
         folder=path.resolve().parent,

@@ -74,9 +74,11 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
         plan.dp * plan.micro_batch * accumulation(settings, plan),
         moments="8bit" if "8bit" in str(words.get("optim")) else "fp32",
         offload=() if settings.text(HOST) in ("none", "None") else ("optimizer",),
+        adapters=beside.adapters,
     )
     check(job, plan)
-    return Reading(job, plan, tuple(notes(settings, words, job, plan)))
+    unsaid = what_the_program_leaves(words, job, plan, beside)
+    return Reading(job, plan, (*notes_on_settings(settings, job), *unsaid))
 
 
 def shape_of(arguments: Mapping[str, str], model: str | ModelShape | None) -> ModelShape:
@@ -175,7 +177,7 @@ def stack_from(settings: Settings) -> Stack:
 # -------------------------------------------------------------------------------------------------- the notes
 
 
-def notes(settings: Settings, words: Configuration, job: TrainingJob, plan: Plan) -> Iterator[str]:
+def notes_on_settings(settings: Settings, job: TrainingJob) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
     if lacking := unknown_keys(settings):
         yield lacking
@@ -183,14 +185,6 @@ def notes(settings: Settings, words: Configuration, job: TrainingJob, plan: Plan
         if (value := settings.given.get(key, modelled[0])) not in modelled:
             yield f"{key} = {brief(value)} is not modelled: {instead}."
     yield from notes_on_numbers(settings)
-    if found := [name for name in ADAPTERS if words.get(name, False) is not False]:
-        yield f"--{found[0]} of the program is not read: give --lora or --qlora, with the rank."
-    if words.get("torch_compile"):
-        yield "--torch_compile is not modelled: layers are eager."
-    if not any(name in words for name in SEQUENCE):
-        yield f"No argument of the program says how long sequences are: {job.sequence} tokens (--sequence)."
-    if not words.keys() & RECOMPUTES and plan.pp == 1:
-        yield f"No argument says --{RECOMPUTES[0]}: nothing is computed again (--set {RECOMPUTES[0]}=true)."
     if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
         yield f"Not given, so as {release('deepspeed')} has it: {said}."
 
@@ -202,6 +196,20 @@ def assumed(settings: Settings, job: TrainingJob) -> Iterator[tuple[str, str]]:
             yield key, f"{settings.assumed[key]}"
     if fields.DEEPSPEED_BESIDE in settings.assumed and settings.number(STAGE, 0):
         yield fields.DEEPSPEED_BESIDE, f"{job.stack.dp_overlap}".lower()
+
+
+def what_the_program_leaves(
+    words: Configuration, job: TrainingJob, plan: Plan, beside: Beside
+) -> Iterator[str]:
+    """Sentences about what its arguments do not say, or say and is not read."""
+    if (found := [name for name in ADAPTERS if words.get(name, False) is not False]) and not beside.adapters:
+        yield f"--{found[0]} of the program is not read: give --lora or --qlora, with the rank."
+    if words.get("torch_compile"):
+        yield "--torch_compile is not modelled: layers are eager."
+    if not beside.sequence and not words.keys() & {*SEQUENCE}:
+        yield f"No argument of the program says how long sequences are: {job.sequence} tokens (--sequence)."
+    if not words.keys() & {*RECOMPUTES} and plan.pp == 1:
+        yield f"No argument says --{RECOMPUTES[0]}: nothing is computed again (--set {RECOMPUTES[0]}=true)."
 
 
 def notes_on_numbers(settings: Settings) -> Iterator[str]:

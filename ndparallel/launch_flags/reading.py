@@ -4,20 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What is given beside a script. `gpus`, `vocab`, `model` and `sequence` stand in for what it does not
-    say, or overrule it; `variables` are set from outside, the script's own arguments by their numbers. `name`
+    """What is given beside a script. `gpus`, `vocab`, `model`, `sequence` and `adapters` stand in for what it
+    does not say, or overrule it; `variables` are set from outside, the script's own arguments by their numbers. `name`
     is its file's, and files that it names are looked for in its `folder`."""
 
     gpus: int | None = None
     vocab: int | None = None
     model: str | ModelShape | None = None
     sequence: int | None = None
+    adapters: Adapters | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     folder: Path | None = None

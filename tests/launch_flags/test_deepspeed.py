@@ -51,7 +51,7 @@ cat <<EOT > ds_$STAGE.json
  "zero_optimization": {"stage": $STAGE}}
 EOT
 deepspeed --include="localhost:0,1@other:2,3" train.py --deepspeed ds_${STAGE}.json \\
-    --model_name_or_path Qwen/Qwen3-8B --max_length 2048 --gradient_checkpointing
+    --model_name_or_path Qwen/Qwen3-8B --max_length 2048 --gradient_checkpointing --use_peft
 """
 
 
@@ -493,5 +493,6 @@ def test_model_and_sequence_beside_a_file_overrule_it_and_adapters_are_added(tmp
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("llama-3-8b 8.03 billion parameters on 4 GPUs")
     assert "LoRA of rank 16" in said and "Batch 64 x 4096" in said
+    assert "give --lora" not in said and "how long sequences are" not in said
     assert main([*command, "--tp", "2"]) == 2
     assert "--tp is the business of" in capsys.readouterr().err
