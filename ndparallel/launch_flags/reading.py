@@ -12,8 +12,8 @@ from ndparallel.planner.models.shape import ModelShape
 @dataclass(frozen=True)
 class Beside:
     """What is given beside a script. `gpus`, `vocab`, `model`, `sequence` and `adapters` stand in for what it
-    does not say, or overrule it; `variables` are set from outside, the script's own arguments by their numbers. `name`
-    is its file's, and files that it names are looked for in its `folder`."""
+    does not say, or overrule it; `variables` are set from outside, the script's own arguments by their
+    numbers. `name` is its file's, and files that it names are looked for in its `folder`."""
 
     gpus: int | None = None
     vocab: int | None = None
