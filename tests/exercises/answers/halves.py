@@ -25,7 +25,7 @@ class AllReduce:
 
 
 class NeighboursPiece:
-    """Rank 0, element 0 of its own piece: 1, and 85 is right"""
+    """GPU 0, element 0 of its own piece: 1, and 85 is right"""
 
     @staticmethod
     def reduce_scatter(gpu, pieces, ranks):
