@@ -33,6 +33,7 @@ import numpy as np
 from ndparallel.base.events import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, WAIT, Event
 from ndparallel.base.gpu_errors import MismatchError, OutOfMemoryError, mismatch, out_of_memory, say
 from ndparallel.base.messages import Mailboxes, Message, is_size_only, snapshot, unpack
+from ndparallel.base.options import tell
 from ndparallel.base.quantities import si
 
 __all__ = [
@@ -385,16 +386,15 @@ def ring(gpus: list[GPU], gradients: list[np.ndarray]) -> None:
 
 def story() -> str:
     seconds = demonstration()
-    return "\n".join(
-        [
-            "16 items of 20 units, gradients of 500 units;\n"
-            "0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n",
-            *(f"{name:<32} {its:5.1f} s   {seconds['one GPU'] / its:.2f}x" for name, its in seconds.items()),
-            "\nFour GPUs are slower than one until they share the talking:\n"
-            "all four links of the ring are busy at once.\n",
-        ]
+    rows = (f"{name:<32} {its:5.1f} s   {seconds['one GPU'] / its:.2f}x\n" for name, its in seconds.items())
+    return (
+        "16 items of 20 units, gradients of 500 units;\n"
+        "0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n\n"
+        f"{''.join(rows)}\n"
+        "Four GPUs are slower than one until they share the talking:\n"
+        "all four links of the ring are busy at once.\n"
     )
 
 
 if __name__ == "__main__":
-    print(story(), end="")  # in one piece, so that `| head` is no broken pipe
+    raise SystemExit(tell("gpu.py", __doc__, story))

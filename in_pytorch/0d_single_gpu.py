@@ -3,6 +3,9 @@
 Run    torchrun in_pytorch/0d_single_gpu.py
 """
 
+import installed  # noqa: F401  before torch: says in a sentence where that is missing
+
+# isort: split
 from functools import partial
 
 import torch

@@ -7,6 +7,9 @@ Limit  There is no ZeRO-2 in torch; fully_shard that does not reshard is near to
 Run    torchrun --nproc-per-node 4 in_pytorch/1d_data_parallel.py
 """
 
+import installed  # noqa: F401  before torch: says in a sentence where that is missing
+
+# isort: split
 from itertools import pairwise
 
 import torch.distributed as dist

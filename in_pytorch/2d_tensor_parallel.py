@@ -9,6 +9,9 @@ Limit  A plan cannot share a key-value head among ranks: here are as many KV hea
 Run    torchrun --nproc-per-node 4 in_pytorch/2d_tensor_parallel.py
 """
 
+import installed  # noqa: F401  before torch: says in a sentence where that is missing
+
+# isort: split
 from dataclasses import replace
 
 import torch.distributed as dist

@@ -8,6 +8,9 @@ Limit  By hand, activations and gradients travel in two groups: NCCL keeps the m
 Run    torchrun --nproc-per-node 4 in_pytorch/3d_pipeline_parallel.py
 """
 
+import installed  # noqa: F401  before torch: says in a sentence where that is missing
+
+# isort: split
 from collections.abc import Callable, Iterator
 from functools import partial
 

@@ -9,6 +9,9 @@ Limit  What does not compose in torch's public library today: expert parallelism
 Run    torchrun --nproc-per-node 8 in_pytorch/4d_combined.py    (4 processes will do; the rest is DP)
 """
 
+import installed  # noqa: F401  before torch: says in a sentence where that is missing
+
+# isort: split
 from functools import partial
 from importlib import import_module
 

@@ -13,6 +13,9 @@ Glossary
     payload        bytes of the whole array of a collective: what is reduced, what comes out of a gather
 """
 
+import installed  # noqa: F401  before torch: says in a sentence where that is missing
+
+# isort: split
 import contextlib
 import json
 import os

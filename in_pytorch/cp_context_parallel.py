@@ -9,6 +9,9 @@ Limit  Every block is computed whole, and masked: the lessons skip the masked ha
 Run    torchrun --nproc-per-node 4 in_pytorch/cp_context_parallel.py
 """
 
+import installed  # noqa: F401  before torch: says in a sentence where that is missing
+
+# isort: split
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn

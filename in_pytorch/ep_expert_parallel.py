@@ -12,6 +12,9 @@ Glossary
     counts      rows by expert, which the receiver must know first
 """
 
+import installed  # noqa: F401  before torch: says in a sentence where that is missing
+
+# isort: split
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -221,10 +221,28 @@ def test_the_screen_of_four_gpus_takes_the_seconds_of_the_blackboard():
     )
 
 
-def test_the_first_lesson_is_told_where_the_file_is_run_and_not_where_it_is_imported(capsys):
-    for name, told in (("gpu", ""), ("__main__", story())):
+def run_gpu_py(monkeypatch, *options, name="__main__"):
+    monkeypatch.setattr("sys.argv", ["gpu.py", *options])
+    try:
         runpy.run_path(f"{Path(__file__).parents[1] / 'gpu.py'}", run_name=name)
-        assert capsys.readouterr().out == told
+    except SystemExit as end:
+        return end.code
+
+
+def test_the_first_lesson_is_told_where_the_file_is_run_and_not_where_it_is_imported(monkeypatch, capsys):
+    assert run_gpu_py(monkeypatch, name="gpu") is None and capsys.readouterr().out == ""
+    assert run_gpu_py(monkeypatch) == 0 and capsys.readouterr().out == story()
+
+
+def test_the_first_lesson_has_help_and_refuses_other_options_in_a_sentence(monkeypatch, capsys):
+    assert run_gpu_py(monkeypatch, "--help") == 0
+    helped = capsys.readouterr().out
+    assert "Glossary\n    rank      a GPU's number" in helped and "32.0 s" not in helped
+    assert run_gpu_py(monkeypatch, "--gpus", "3") == 2
+    refused = capsys.readouterr()
+    assert refused.out == "" and refused.err == (
+        "error: unrecognized arguments: --gpus 3 (gpu.py --help tells what there is).\n"
+    )
 
 
 def test_a_message_in_the_transports_memory_is_copied_before_that_is_given_back():

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, guarded
 from ndparallel.base.quantities import number, whole_number
 from ndparallel.base.quoting import brief
 
@@ -43,6 +43,19 @@ class Parser(argparse.ArgumentParser):
         """Return the name of what stands without an option, as argparse prints it, and what can be given."""
         action = next(each for each in self._actions if name in (each.metavar, each.dest))
         return f"{name}: {', '.join(map(str, action.choices)) if action.choices else action.help}"
+
+
+def tell(prog: str, doc: str, story: Callable[[], str]) -> int:
+    """Print a program's story; its command line has --help alone, which prints `doc`. Returns the exit
+    code."""
+    parser = Parser(prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def told() -> int:
+        parser.parse_args()
+        print(story(), end="")  # in one piece, so that `| head` is no broken pipe
+        return 0
+
+    return guarded(told)
 
 
 def nearest(option: str, options: Iterable[str]) -> str:

@@ -89,7 +89,7 @@ def left_out(timing: Timing, scale: float, width: int) -> str:
 
 def margin(timing: Timing, rank: int | None = None) -> str:
     digits = len(str(timing.schedule.ranks - 1))
-    return " " * (digits + 6) if rank is None else f"rank {rank:>{digits}} "
+    return " " * (digits + 5) if rank is None else f"GPU {rank:>{digits}} "
 
 
 def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.inf) -> Text:

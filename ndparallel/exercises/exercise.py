@@ -25,13 +25,15 @@ from ndparallel.pipeline.timing import Timing
 @dataclass(frozen=True)
 class Attempt:
     """What an answer did. `wrong` says what is not right with its numbers, and what that usually means;
-    `remarks` say what is worth knowing of an answer that is right; each GPU sends so many `sent_bytes`."""
+    `remarks` say what is worth knowing of an answer that is right; each GPU sends so many `sent_bytes`, and
+    a step spends its seconds on what is in `spent`."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     picture: Timeline | Timing | None = None
     wrong: str = ""
     remarks: tuple[str, ...] = ()
     sent_bytes: tuple[float, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def sends_evenly(self) -> bool:

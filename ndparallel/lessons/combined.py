@@ -8,12 +8,13 @@ from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import compare_durations, count
+from ndparallel.base.words import compare_durations, count, listed
 from ndparallel.lessons.lesson import Lesson, Own, Program, Strategy
 from ndparallel.lessons.runner import Entry, Runner, entry_of
 from ndparallel.lessons.sweeps import (
     Row,
     fastest_first,
+    fitting,
     routing_figures,
     row_and_results,
     sentence_of_first_and_last,
@@ -242,20 +243,37 @@ def orders(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
 def zero_stages(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     """Run 2 x 2 x 2 with more and more sharded over dp: what does a pipeline pay for what it no longer
     holds?"""
+    columns = (*COLUMNS, "buffers_bytes")
     rows = [
-        sweep_row(runner, on_eight(lesson, job, {"zero": zero}, tp=2, pp=2, dp=2), COLUMNS, zero=zero)
+        sweep_row(runner, on_eight(lesson, job, {"zero": zero}, tp=2, pp=2, dp=2), columns, zero=zero)
         for zero in range(4)
     ]
 
     def sentence(first: Row, last: Row) -> str:
         longer = compare_durations(last["step_seconds"], first["step_seconds"])
+        more = f"{last['sent_bytes'] / first['sent_bytes']:.1f}x"
         return (
-            f"ZeRO-{last['zero']} sends {last['sent_bytes'] / first['sent_bytes']:.1f}x the bytes of "
-            f"ZeRO-{first['zero']}, and {longer}."
+            f"{level(last)} sends {more} the bytes of {level(first)}, and {longer}. "
+            f"{who_needs_least(fitting(rows))}"
         )
 
     title = "TP2 x PP2 x DP2, by what DP shares out (0 is DDP, 3 FSDP)"
     return Sweep(title, rows, sentence_of_first_and_last(rows, sentence))
+
+
+def level(row: Row) -> str:
+    return f"ZeRO-{row['zero']}" if row["zero"] else "DDP"
+
+
+def who_needs_least(rows: list[Row]) -> str:
+    """Say which level of ZeRO needs the least memory, and what those have that share out more."""
+    least = min(rows, key=lambda row: row["memory_bytes"])
+    told = f"{level(least)} needs the least memory, {si(least['memory_bytes'], 'B')}."
+    more = [row for row in rows if row["zero"] > least["zero"]]
+    if not more:
+        return told
+    buffers = listed([f"{si(row['buffers_bytes'], 'B')} with {level(row)}" for row in more])
+    return f"{told} What is shared out beyond that is whole again while it is used, in buffers: {buffers}."
 
 
 def capacities(lesson: Lesson, runner: Runner, job: Job) -> Sweep:

@@ -113,17 +113,19 @@ def cost_of_parts(rows: list[Row]) -> str:
     fit = [name for name in ACCUMULATED if name in first and name in last]
     if not fit:
         return "Where the batch is not cut, none of them fits into the memory of a GPU."
-    sent = {name: f"{last[name]['sent_bytes'] / first[name]['sent_bytes']:.1f}x" for name in fit}
+    sent = {name: f"{last[name]['sent_bytes'] / first[name]['sent_bytes']:.1f}" for name in fit}
     alike = [
-        f"{times} with {listed([name for name in sent if sent[name] == times])}"
+        f"{'the same' if times == '1.0' else f'{times}x as many'} with "
+        f"{listed([name for name in fit if sent[name] == times])}"
         for times in dict.fromkeys(sent.values())
     ]
     slowest = max(fit, key=lambda name: last[name]["step_seconds"] / first[name]["step_seconds"])
     longer = compare_durations(last[slowest]["step_seconds"], first[slowest]["step_seconds"])
+    exposed, less = (si(of[slowest]["exposed_communication_seconds"], "s") for of in (last, first))
     return (
-        f"In {most} parts, not one, the bytes sent are {', '.join(alike)}: what is sharded is gathered or "
-        "reduced for each part. "
-        f"What of this does not hide shows most with {slowest}: its step {longer}."
+        f"In {most} parts instead of one, the bytes sent are {listed(alike)}: what is sharded is gathered or "
+        f"reduced for each part. The step grows most with {slowest}: it {longer}, and exposes {exposed} of "
+        f"communication instead of {less}."
     )
 
 

@@ -21,6 +21,7 @@ FIGURES: dict[str, Callable[[Any, Any], float]] = {
     "bubble share": lambda measured, alone: measured.bubble_seconds / measured.step_seconds,
     "sent_bytes": lambda measured, alone: measured.bytes_sent_per_gpu,
     "memory_bytes": lambda measured, alone: measured.peak_memory_bytes["total"],
+    "buffers_bytes": lambda measured, alone: measured.peak_memory_bytes["buffers"],
 }
 
 

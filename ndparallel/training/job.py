@@ -1,5 +1,6 @@
 """The job: everything that a rank program is told, in one frozen value that travels to its process."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
@@ -85,7 +86,7 @@ class Job:
         check_context_parallel(self)
         check_experts(self)
         check_pipeline(self)
-        check_batch(self.batch, self.microbatches, self.mesh.dp)
+        check_batch(self.batch, self.microbatches, self.mesh.dp, self.mesh.world_size // self.mesh.dp)
 
     @property
     def microbatch(self) -> int:
@@ -134,22 +135,31 @@ def check_bfloat16(job: Job) -> None:
         )
 
 
-def check_batch(batch: int, microbatches: int, dp: int) -> None:
-    """Raise UserError unless all data-parallel ranks, and all their microbatches, get equally many
-    sequences."""
-    parts = dp * microbatches
-    if batch % parts:
-        ranks = f"{count(dp, 'data-parallel part')} of " * (dp > 1)
-        near = max(parts, (batch + (parts - 1) // 2) // parts * parts)
-        hint = f"the nearest batch that can is {near} (--batch {near})"
-        if batch % dp == 0 and microbatches > 1:
-            share = batch // dp
-            fewer = max(m for m in range(1, min(microbatches, share + 1)) if share % m == 0)
-            hint += f"; the nearest number of microbatches is {fewer} (--microbatches {fewer})"
+def check_batch(batch: int, microbatches: int, dp: int, gpus_each: int = 1) -> None:
+    """Raise UserError unless all data-parallel ranks, of so many GPUs each, and all their microbatches, get
+    equally many sequences."""
+    if batch % (dp * microbatches):
+        into = [count(dp, "data-parallel part")] * (dp > 1)
+        into += [count(microbatches, "microbatch", "es")] * (microbatches > 1)
+        hints = "; ".join(ways_to_cut(batch, microbatches, dp, gpus_each))
         raise UserError(
-            f"a batch of {count(batch, 'sequence')} cannot be cut into "
-            f"{ranks}{count(microbatches, 'microbatch', 'es')}; {hint}."
+            f"a batch of {count(batch, 'sequence')} cannot be cut into {' of '.join(into)}; {hints}."
         )
+
+
+def ways_to_cut(batch: int, microbatches: int, dp: int, gpus_each: int) -> Iterator[str]:
+    """Yield what could be changed, one thing alone, so that a batch can be cut."""
+    parts = dp * microbatches
+    near = max(parts, (batch + (parts - 1) // 2) // parts * parts)
+    yield f"the nearest batch that can is {near} (--batch {near})"
+    if batch % dp == 0:
+        fewer = max(parts for parts in divisors(batch // dp) if parts < microbatches)
+        yield f"the nearest number of microbatches is {fewer} (--microbatches {fewer})"
+    if batch % microbatches == 0:
+        sizes = divisors(batch // microbatches)
+        below, above = [size for size in sizes if size < dp], [size for size in sizes if size > dp]
+        gpus = [f"{size * gpus_each}" for size in below[-1:] + above[:1]]
+        yield f"the nearest number of GPUs is {' or '.join(gpus)} (--gpus {gpus[0]})"
 
 
 def check_tensor_parallel(job: Job) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu import SEND
+from gpu import SEND, si
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import load
@@ -262,6 +262,19 @@ def test_no_capacity_factor_is_a_choice_and_no_number_that_is_missing(capsys):
     assert [row[0] for row in rows] == ["none", "2.00x", "1.50x", "1.25x", "1.00x"] and "-" not in sum(
         rows, []
     )
+
+
+def test_what_zero_2_and_3_share_out_comes_back_as_buffers():
+    """AdamW's states are twice the weights: what ZeRO-1 saves on two ranks is the size of the weights."""
+    with Runner(POCKET, "inline") as runner:
+        sweep = load(LESSON).sweep("zero", runner, Job(model=replace(SMALL, layers=4, heads=8)))
+    held, buffers = ([row[key] for row in sweep.rows] for key in ("memory_bytes", "buffers_bytes"))
+    weights = held[0] - held[1]
+    assert buffers == pytest.approx([0, 0, weights, 2 * weights], rel=0.01)
+    assert held[2:] == pytest.approx([held[1] + weights / 2, held[1] + weights], rel=0.01)
+    least, two, three = (si(size, "B") for size in (held[1], *buffers[2:]))
+    assert f"ZeRO-1 needs the least memory, {least}. What is shared out beyond that" in sweep.sentence
+    assert sweep.sentence.endswith(f"in buffers: {two} with ZeRO-2 and {three} with ZeRO-3.")
 
 
 @pytest.mark.parametrize("name", ["orders", "layouts", "zero", "capacity"])

@@ -1,5 +1,6 @@
 """1D: every strategy computes what one GPU computes, in the time, bytes and memory that its idea promises."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -149,16 +150,27 @@ def test_total_compute_is_the_same_with_and_without_accumulation_but_for_the_ove
     assert parts.peak_memory_bytes["activations"] == whole.peak_memory_bytes["activations"] / 4
 
 
-def test_a_batch_that_cannot_be_cut_names_the_nearest_that_can_and_the_nearest_microbatches():
-    with pytest.raises(
-        UserError,
-        match=r"3 microbatches; the nearest batch that can is 9 .*; the nearest number of microbatches is 2",
-    ):
-        Job(batch=8, microbatches=3)
-    with pytest.raises(
-        UserError, match="into 5 data-parallel parts of 1 microbatch; the nearest batch that can is 10"
-    ):
-        Job(batch=8, mesh=Mesh(dp=5))
+@pytest.mark.parametrize(
+    "case",
+    [
+        (8, 3, Mesh(), "3 microbatches", "9 batch", "2 microbatches"),
+        (8, 1, Mesh(dp=5), "5 data-parallel parts", "10 batch", "4 or 8 GPUs"),
+        (8, 1, Mesh(dp=16), "16 data-parallel parts", "16 batch", "8 GPUs"),
+        (8, 2, Mesh(dp=3), "3 data-parallel parts of 2 microbatches", "6 batch", "2 or 4 GPUs"),
+        (8, 4, Mesh(dp=4), "4 data-parallel parts of 4 microbatches", "16 batch", "2 microbatches", "2 GPUs"),
+        (8, 1, Mesh(tp=2, dp=3), "3 data-parallel parts", "9 batch", "4 or 8 GPUs"),
+    ],
+)
+def test_a_batch_that_cannot_be_cut_names_each_thing_that_could_be_changed(case):
+    batch, microbatches, mesh, into, *near = case
+    with pytest.raises(UserError) as refused:
+        Job(batch=batch, microbatches=microbatches, mesh=mesh)
+    told = str(refused.value)
+    assert told.startswith(f"a batch of {batch} sequences cannot be cut into {into}; the nearest ")
+    found = re.findall(
+        r"the nearest (?:number of )?(\w+)(?: that can)? is ([\d or]+) \(--\w+ \d+\)[;.]", told
+    )
+    assert [f"{number} {what}" for what, number in found] == near
 
 
 # ------------------------------------------------------------------------------------ one cause after another

@@ -1,4 +1,4 @@
-"""Half the memory.
+"""One part at a time.
 
 Most of the memory of a training step is activations: what the forward pass keeps for the
 backward pass. A batch can be taken in parts, microbatches, whose gradients add up to the

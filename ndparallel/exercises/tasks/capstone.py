@@ -17,16 +17,23 @@ Right is a plan that is legal and fits. Then the seconds count, against the best
 that the search finds; within 5% is as good, for a prediction is not surer than that.
 """
 
+from collections.abc import Mapping
+
+from gpu import si
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import listed
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.describe import WORDS
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.planner.software import find_stack
 from ndparallel.search.search import search
 
 GPUS, HEADROOM = 64, 0.08
+LEAST = 0.005  # share of a step: what takes less is not named
 
 
 def plan() -> Plan:
@@ -61,8 +68,10 @@ def attempt(answer) -> Attempt:
     prediction = predict(job(), chosen)
     needed = prediction.fullest.total
     if needed > limit():
-        return Attempt(wrong=f"It needs {needed / 1e9:.1f} GB a GPU, and {limit() / 1e9:.1f} GB may be used.")
-    return Attempt({"step_seconds": prediction.seconds}, remarks=(where_time_goes(prediction),))
+        allowed = f"and {gigabytes(limit())} may be used"
+        return Attempt(wrong=f"It needs {gigabytes(needed)} a GPU, {allowed}. {what_fills(prediction)}")
+    remarks = f"{reached(prediction)} {where_time_goes(prediction)}"
+    return Attempt({"step_seconds": prediction.seconds}, remarks=(remarks,), spent=prediction.step.breakdown)
 
 
 def require_kinds(chosen: Plan) -> None:
@@ -75,17 +84,43 @@ def require_kinds(chosen: Plan) -> None:
             raise UserError(f"{name} is {value!r}, and is at least {left_out!r}")
 
 
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def what_fills(prediction: Prediction) -> str:
+    """Name what fills the fullest GPU, the largest first."""
+    kinds = {kind: getattr(prediction.fullest, kind) for kind in STAGE_MEMORY_KINDS}
+    return f"Most of it: {listed([f'{kind} {gigabytes(size)}' for kind, size in largest(kinds, 3)])}."
+
+
+def reached(prediction: Prediction) -> str:
+    """Say how much of the GPUs' peak a plan uses, and how much of their memory."""
+    needed, allowed = gigabytes(prediction.fullest.total), gigabytes(limit())
+    return f"It reaches an MFU of {prediction.mfu:.1%}, and needs {needed} of {allowed} on a GPU."
+
+
 def where_time_goes(prediction: Prediction) -> str:
-    """Name the two largest parts of the step, and what is left of the GPUs' peak."""
-    parts = sorted(prediction.step.breakdown.items(), key=lambda part: -part[1])[:2]
-    named = " and ".join(f"{share / prediction.seconds:.0%} {name}" for name, share in parts)
-    return f"The step is {named}; MFU {prediction.mfu:.1%}."
+    """Name the three largest parts of the step."""
+    shares = {name: seconds / prediction.seconds for name, seconds in prediction.step.breakdown.items()}
+    named = listed([f"{share:.0%} {WORDS[name]}" for name, share in largest(shares, 3) if share >= LEAST])
+    return f"Its step is {named}."
+
+
+def largest(parts: Mapping[str, float], most: int) -> list[tuple[str, float]]:
+    return sorted(parts.items(), key=lambda part: -part[1])[:most]
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
+    """Say how far the best plan is, and on what it spends less."""
+    best = par.figures["step_seconds"]
+    left = si(yours.figures["step_seconds"] - best, "s")
+    more = {name: seconds - par.spent[name] for name, seconds in yours.spent.items()}
+    most = [(name, seconds) for name, seconds in largest(more, 2) if seconds >= LEAST * best]
+    named = listed([f"{si(seconds, 's')} more on {WORDS[name]}" for name, seconds in most])
     return (
-        "More than the planner's own error away from the best. What does the step wait for? Where there is "
-        "memory left, recompute less or cut less."
+        f"The best plan that the search finds takes {left} less: more than a prediction may be wrong. "
+        f"Yours spends {named}. Memory that is left can buy time: cut less, or recompute less."
     )
 
 

@@ -75,8 +75,8 @@ def on_so_many(answer, gpus: int) -> Attempt:
 
 def meaning(times: float) -> str:
     return (
-        "B's gradient needs the whole dy, and A's this GPU's columns of dz. If the loss is wrong too, y was "
-        "not summed before it was used."
+        "B's gradient needs the whole dy: was y summed before mlp.loss_gradient(y)? A's needs this GPU's "
+        "columns of dz, and no sum."
     )
 
 

@@ -51,25 +51,33 @@ def attempt(answer) -> Attempt:
 
 
 def in_world(answer, ranks: int, size: int) -> Attempt:
-    def program(gpu: GPU) -> tuple[np.ndarray, np.ndarray]:
+    def program(gpu: GPU) -> tuple[list[np.ndarray], np.ndarray]:
         functions, array = answer.on(gpu.rank), sums.part(gpu.rank, ranks, size)
         pieces = np.split(array, ranks)
         functions.reduce_scatter(gpu, pieces, ranks)
-        mine = pieces[gpu.rank].copy()
+        scattered = [np.copy(piece) for piece in pieces]
         functions.all_gather(gpu, pieces, ranks)
-        return mine, array
+        return scattered, array
 
     results = on_gpus(program, ranks, CLASSROOM)
     whole = sums.whole(ranks, size)
-    halves = np.split(whole, ranks)
-    first = size // ranks
-    wrong = first_fault(
-        sums.explain(rank, mine, halves[rank], ranks, "its own piece", rank * first)
-        for rank, (mine, _) in ((result.rank, result.value) for result in results)
-    ) or first_fault(
-        sums.explain(result.rank, result.value[1], whole, ranks, "all pieces") for result in results
+    wrong = first_fault(fault_of_scatter(result.rank, result.value[0], whole) for result in results)
+    wrong = wrong or first_fault(
+        sums.explain(result.rank, result.value[1], whole, ranks, "all pieces after all_gather")
+        for result in results
     )
     return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
+
+
+def fault_of_scatter(rank: int, pieces: list[np.ndarray], whole: np.ndarray) -> str:
+    """Say what is wrong with a GPU's own piece, and which other piece it has the whole sum of."""
+    halves = np.split(whole, len(pieces))
+    name, first = "its own piece after reduce_scatter", rank * len(halves[0])
+    fault = sums.explain(rank, pieces[rank], halves[rank], len(pieces), name, first)
+    other = [place for place, half in enumerate(halves) if np.array_equal(pieces[place], half)]
+    if fault and other:
+        return f"{fault} But GPU {rank} has the whole sum of piece {other[0]}: should it end there?"
+    return fault
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:

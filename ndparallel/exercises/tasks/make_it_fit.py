@@ -12,7 +12,8 @@ To look around:
 
         python 4d_combined.py --model-size large --tp 2 --pp 2 --dp 2 --zero 1 --microbatches 2 --memory
 
-Given   nothing: return the choice
+Given   nothing: return the choice, as in
+        {"tp": 8, "pp": 1, "dp": 1, "zero": 0, "microbatches": 1, "schedule": "1f1b"}
 
 Right is what can be cut so, and fits into 16 MB. Then the seconds count.
 """
@@ -46,6 +47,11 @@ def attempt(answer) -> Attempt:
     if mesh.world_size != GPUS:
         raise UserError(
             f"tp {mesh.tp} x pp {mesh.pp} x dp {mesh.dp} is {mesh.world_size} GPUs: there are {GPUS}"
+        )
+    share, parts = Job.batch // mesh.dp, chosen["microbatches"]
+    if share % parts:
+        raise UserError(
+            f"with dp {mesh.dp} a GPU has {share} sequences, which cannot be taken in {parts} equal parts"
         )
     how = {name: chosen[name] for name in ("zero", "microbatches", "schedule")}
     job = Job(model=MODEL_SIZES["large"], mesh=mesh, **how)

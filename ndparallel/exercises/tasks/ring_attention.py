@@ -8,8 +8,8 @@ block that it has:
         GPU 0   own block      block of 3     block of 2     block of 1
         GPU 1   own block      block of 0     block of 3     block of 2          and so on
 
-A query needs no later key. Under this causal mask early tokens have little to
-do and late ones much; which tokens a GPU gets is yours to choose.
+A query needs no later key. Under this causal mask early tokens have little to do and late ones
+much; which tokens a GPU gets is yours to choose.
 
 Given   attend(gpu, q, k, v, q_positions, k_positions)      a partial result of these queries and keys; its
                                                             price grows with the pairs that the mask allows

@@ -1,8 +1,8 @@
 """Step your own shard.
 
-Every GPU keeps AdamW's two moments of every weight: twice the memory of the weights themselves,
-and all four GPUs keep identical copies. But an all-reduce has two halves, and between them each GPU holds the
-finished mean of its own shard. Step there, and the moments of one shard are enough:
+Every GPU keeps AdamW's two moments of every weight: twice the memory of the weights themselves, and all four
+GPUs keep identical copies. But an all-reduce has two halves, and between them each GPU holds the finished
+mean of its own shard. Step there, and the moments of one shard are enough:
 
         gradients ─ reduce-scatter ─> my shard's mean ─ step ─> my shard's weights ─ all-gather ─> all weights
 

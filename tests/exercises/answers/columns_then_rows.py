@@ -4,7 +4,7 @@ from collectives import Group, all_reduce
 
 
 def forgets_to_sum_y(gpu, mlp, tp):
-    """y was not summed before it was used"""
+    """was y summed before mlp.loss_gradient(y)?"""
     z = mlp.matmul("z", mlp.x, mlp.a.weight)
     h = mlp.relu(z)
     y = mlp.matmul("y", h, mlp.b.weight)

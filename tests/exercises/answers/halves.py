@@ -25,7 +25,7 @@ class AllReduce:
 
 
 class NeighboursPiece:
-    """Rank 0, element 0 of its own piece: 1, and 85 is right"""
+    """nothing was added to it. But GPU 0 has the whole sum of piece 1: should it end there?"""
 
     @staticmethod
     def reduce_scatter(gpu, pieces, ranks):
@@ -67,7 +67,7 @@ class OneAfterAnother:
 
 
 class Renames:
-    """element 100 of all pieces"""
+    """element 100 of all pieces after all_gather"""
 
     reduce_scatter = staticmethod(reduce_scatter)
 

@@ -44,3 +44,8 @@ def a_number_in_quotes():
 def a_number_for_a_schedule():
     """schedule is 1, and should be a name"""
     return {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": 1}
+
+
+def parts_that_cannot_be_equal():
+    """with dp 2 a GPU has 4 sequences, which cannot be taken in 3 equal parts"""
+    return {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "microbatches": 3, "schedule": "1f1b"}
