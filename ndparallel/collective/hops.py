@@ -210,13 +210,13 @@ def rank_line(show: Show, frame: Frame, rank: int, row: list[str], before: list[
     if rank in frame.arrivals:
         source, content = frame.arrivals[rank]
         unseen = "" if row != before else f"{' '.join(name(show, value) for value in runs(content))} "
-        line.append(f"  {unseen}from GPU {source}", style="dim")
+        line.append(f"  {unseen}from rank {source}", style="dim")
     line.rstrip()
     return line
 
 
 def margin(rank: int) -> str:
-    return f"  GPU {rank}  "
+    return f"  rank {rank}  "
 
 
 def cells_of(show: Show) -> np.ndarray:
@@ -275,18 +275,18 @@ def legend(show: Show) -> str:
     last = show.p - 1
     if SIGNATURES[show.collective].addressed:
         return (
-            f"Letters say whose piece it is, numbers for whom: {letter(0)}{last} goes from GPU 0 to GPU "
+            f"Letters say whose piece it is, numbers for whom: {letter(0)}{last} goes from rank 0 to rank "
             f"{last}. [ ] has just arrived."
         )
     if SIGNATURES[show.collective].combines:
         whole = name(show, (1 << show.p) - 1)
         return (
-            f"a is what GPU 0 brought, {letter(last)} what GPU {last} brought, and {whole} the sum of all. "
+            f"a is what rank 0 brought, {letter(last)} what rank {last} brought, and {whole} the sum of all. "
             "[ ] has just arrived."
         )
-    return "Letters say which GPU brought it: a is GPU 0's. [ ] has just arrived."
+    return "Letters say which rank brought it: a is rank 0's. [ ] has just arrived."
 
 
 def conclusion(show: Show) -> str:
     hops, seconds = len(show.frames) - 1, si(show.frames[-1].seconds, "s")
-    return f"{count(hops, 'hop')} in {seconds}; no GPU sent more than {si(show.bytes_sent, 'B')}."
+    return f"{count(hops, 'hop')} in {seconds}; no rank sent more than {si(show.bytes_sent, 'B')}."

@@ -112,7 +112,7 @@ def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
     yield text(WIDTH - RIGHT, top + 17, figures, "end")
     for rank in range(timing.schedule.ranks):
         y = top + TITLE_HEIGHT + rank * (ROW_HEIGHT + ROW_GAP)
-        yield text(LEFT - 8, y + ROW_HEIGHT / 2 + 4, f"GPU {rank}", "end")
+        yield text(LEFT - 8, y + ROW_HEIGHT / 2 + 4, f"rank {rank}", "end")
         yield f'<g transform="translate({LEFT} {number(y)})">{"".join(row(timing, rank, per_second))}</g>'
 
 

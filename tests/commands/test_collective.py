@@ -119,13 +119,13 @@ def test_the_ring_turns_one_place_a_hop(capsys):
     ]
     for hop, frame in enumerate(frames):
         for rank, line in enumerate(frame.split("\n")[1:5]):
-            cells = line.split("GPU", 1)[1].split("from")[0].split()[1:]
+            cells = line.split("rank", 1)[1].split("from")[0].split()[1:]
             assert [place for place, cell in enumerate(cells) if cell.startswith("[")] == [
                 (rank - hop - 2) % 4
             ]
-            assert line.endswith(f"from GPU {(rank - 1) % 4}")
+            assert line.endswith(f"from rank {(rank - 1) % 4}")
     assert frames[-1].count("abcd") == 16
-    assert "6 hops in 7.80 s; no GPU sent more than 3.00 kB." in out
+    assert "6 hops in 7.80 s; no rank sent more than 3.00 kB." in out
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), [pair for pair in PAIRS if pair[0] != "barrier"])

@@ -160,16 +160,16 @@ def test_no_action_is_drawn_in_no_column_however_long_the_step(name, p2p):
 
 def test_a_step_too_long_for_the_picture_is_drawn_from_its_beginning_and_says_where_it_ends(capsys):
     lines = command(capsys, "1f1b", "--stages", 8, "--microbatches", 32).splitlines()
-    assert lines[2].startswith("GPU 0 FFFFFFFF···") and lines[3].startswith("      01234567   ")
-    assert lines[16].startswith("GPU 7 ·······FB FB ") and lines[17].startswith("             00 11 ")
-    assert lines[19] == "The picture of 1f1b ends at 94 of 117. --svg FILE draws all of it."
+    assert lines[2].startswith("rank 0 FFFFFFFF···") and lines[3].startswith("       01234567   ")
+    assert lines[16].startswith("rank 7 ·······FB FB ") and lines[17].startswith("              00 11 ")
+    assert lines[19] == "The picture of 1f1b ends at 93 of 117. --svg FILE draws all of it."
     assert not any("picture" in line for line in command(capsys, "1f1b").splitlines())
 
 
 def test_the_picture_of_a_schedule_without_a_name_is_called_the_picture():
     """As that of an exercise's answer."""
     timing = time_schedule(replace(build("1f1b", 8, 32), name=""), Work.of_whole_stages(1))
-    assert schedule_picture.left_out(timing, 1.0, 100) == "The picture ends at 94 of 117."
+    assert schedule_picture.left_out(timing, 1.0, 100) == "The picture ends at 93 of 117."
 
 
 def test_actions_far_shorter_than_the_others_do_not_stretch_the_picture_and_that_is_said(capsys):
@@ -180,8 +180,8 @@ def test_actions_far_shorter_than_the_others_do_not_stretch_the_picture_and_that
 def test_the_picture_is_one_row_per_rank_above_an_axis():
     rows = [line.plain for line in drawn("1f1b", backward_input=0.5, backward_weight=0.5)]
     assert len(rows) == 5
-    assert [row[:6] for row in rows] == ["GPU 0 ", "GPU 1 ", "GPU 2 ", "GPU 3 ", "      "]
-    assert " ".join(rows[0][6:].replace("·", "").split()) == "0 1 2 3 0 4 1 5 2 6 3 7 4 5 6 7"
+    assert [row[:7] for row in rows] == ["rank 0 ", "rank 1 ", "rank 2 ", "rank 3 ", "       "]
+    assert " ".join(rows[0][7:].replace("·", "").split()) == "0 1 2 3 0 4 1 5 2 6 3 7 4 5 6 7"
     assert rows[4].split() == ["0", "2", "4", "6", "8", "10", "12", "14", "16", "18", "20", "22"]
 
 
@@ -213,11 +213,11 @@ def test_fused_pairs_are_underlined():
 
 def test_without_colours_letters_say_the_op_and_numbers_the_microbatch():
     rows = [line.plain for line in drawn("zb-h1", plain=True)]
-    assert rows[3].startswith("GPU 3 ·········F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 ")
+    assert rows[3].startswith("rank 3 ·········F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 ")
     narrow = [line.plain for line in drawn("zb-v", plain=True, width=60)]
     assert len(narrow) == 2 * 4 + 1
-    assert narrow[0].startswith("GPU 0 FFFFFFFfiwfiwfiw")
-    assert narrow[1].startswith("      0123456000111222")
+    assert narrow[0].startswith("rank 0 FFFFFFFfiwfiwfiw")
+    assert narrow[1].startswith("       0123456000111222")
 
 
 def test_a_fused_pair_is_joined_without_colours():
@@ -248,7 +248,7 @@ def test_the_sign_of_a_pair_is_in_the_legend_just_where_it_is_in_the_picture(cap
     lines = command(
         capsys, "dualpipev", "--stages", sizes[0], "--microbatches", sizes[1], "--fused", fused
     ).splitlines()
-    assert any("&" in line for line in lines if line.startswith("GPU")) == ("&: two run as one" in lines[-2])
+    assert any("&" in line for line in lines if line.startswith("rank")) == ("&: two run as one" in lines[-2])
 
 
 def test_a_pair_of_three_columns_has_room_for_its_sign():
@@ -258,7 +258,7 @@ def test_a_pair_of_three_columns_has_room_for_its_sign():
 def test_digits_of_large_microbatches_are_cut_from_the_left():
     timing = time_schedule(build("naive", 1, 130), Work())
     row = schedule_picture.draw(timing, 2.0).plain.splitlines()[0]
-    assert row.startswith("GPU 0 0  0  1  1 ") or row.startswith("GPU 0 0  0   1  1  ")
+    assert row.startswith("rank 0 0  0  1  1 ") or row.startswith("rank 0 0  0   1  1  ")
     assert "29" in row and "129" in row
 
 
