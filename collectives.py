@@ -345,7 +345,7 @@ def all_to_all(
     )
     if incoming[index].shape != outgoing[index].shape:
         raise ValueError(
-            f"GPU {gpu.rank} sends itself rows of shape {outgoing[index].shape} and expects "
+            f"rank {gpu.rank} sends itself rows of shape {outgoing[index].shape} and expects "
             f"{incoming[index].shape}."
         )
     write(incoming[index], outgoing[index])

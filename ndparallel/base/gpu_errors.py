@@ -37,8 +37,8 @@ def mismatch(
     rank, the collective it is in, and its array."""
     (rank, here, into), (source, there, array) = receiver, sender
     return MismatchError(
-        f"GPU {rank} and GPU {source} disagree about {say(what)}: GPU {rank} is in "
-        f"{_described(here, into)}, GPU {source} sent {_described(there, array)}"
+        f"rank {rank} and rank {source} disagree about {say(what)}: rank {rank} is in "
+        f"{_described(here, into)}, rank {source} sent {_described(there, array)}"
     )
 
 

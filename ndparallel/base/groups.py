@@ -35,10 +35,10 @@ class Group:
     def index(self, rank: int) -> int:
         """The place of a rank. Raises ValueError for one that is no member, or is one twice."""
         if rank not in self.ranks:
-            raise ValueError(f"GPU {rank} is not in group {self.name!r}, {self.words}.")
+            raise ValueError(f"rank {rank} is not in group {self.name!r}, {self.words}.")
         place = self.ranks.index(rank)
         if rank in self.ranks[place + 1 :]:
-            raise ValueError(f"GPU {rank} is in group {self.name!r} twice, {self.words}: once is enough.")
+            raise ValueError(f"rank {rank} is in group {self.name!r} twice, {self.words}: once is enough.")
         return place
 
     def valid_root(self, root: int) -> int:

@@ -87,29 +87,27 @@ def left_out(timing: Timing, scale: float, width: int) -> str:
     return f"The picture{name} {listed(missing)}." if missing else ""
 
 
-def margin(timing: Timing, rank: int | None = None, who: str = "rank") -> str:
+def margin(timing: Timing, rank: int | None = None) -> str:
     digits = len(str(timing.schedule.ranks - 1))
-    return " " * (digits + len(who) + 2) if rank is None else f"{who} {rank:>{digits}} "
+    return " " * (digits + 6) if rank is None else f"rank {rank:>{digits}} "
 
 
-def draw(
-    timing: Timing, scale: float, plain: bool = False, width: float = math.inf, who: str = "rank"
-) -> Text:
-    """The rows of all ranks, each of which is called `who`, at `scale` columns for a second, and an axis of
-    time below, as far as they go in `width` columns.
+def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.inf) -> Text:
+    """The rows of all ranks, at `scale` columns for a second, and an axis of time below, as far as they go in
+    `width` columns.
 
     Without colours a letter says the op; where it leaves no room for the number, that stands in a row of its
     own below.
     """
     narrow = min(lengths_of(timing)) * scale < 2
-    seconds = min(timing.makespan, (width - len(margin(timing, who=who))) / scale)
+    seconds = min(timing.makespan, (width - len(margin(timing))) / scale)
     labels: list[Label] = ([letter, number] if narrow else [letter_and_number]) if plain else [coloured]
     lines = []
     for rank in range(timing.schedule.ranks):
         for label in labels:
-            start = margin(timing, rank if label is labels[0] else None, who)
+            start = margin(timing, rank if label is labels[0] else None)
             lines.append(Text(start, "bold") + row(timing, rank, seconds, scale, label))
-    return Text("\n").join([*lines, Text(margin(timing, who=who) + axis(seconds, scale), "dim")])
+    return Text("\n").join([*lines, Text(margin(timing) + axis(seconds, scale), "dim")])
 
 
 def row(timing: Timing, rank: int, seconds: float, scale: float, label: Label) -> Text:

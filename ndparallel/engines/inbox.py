@@ -25,7 +25,7 @@ def take(inbox: deque[tuple], what: Any) -> tuple | None:
 def in_a_second_thread(transport: Any) -> NoReturn:
     """Raise UserError in a thread that a rank's program has started, and leave it for the program's end."""
     transport.misuse = UserError(
-        f"GPU {transport.rank} receives in a second thread: its messages come to the thread that runs its "
+        f"rank {transport.rank} receives in a second thread: its messages come to the thread that runs its "
         "program, and to no other."
     )
     raise transport.misuse
@@ -33,5 +33,5 @@ def in_a_second_thread(transport: Any) -> NoReturn:
 
 def no_such_rank(rank: int, other: int, world_size: int) -> NoReturn:
     raise ValueError(
-        f"GPU {rank} has a message for or from GPU {other}, but there are GPUs 0 to {world_size - 1}."
+        f"rank {rank} has a message for or from rank {other}, but the ranks are 0 to {world_size - 1}."
     )

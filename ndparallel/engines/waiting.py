@@ -75,12 +75,12 @@ def _circle(start: int, waits_for: Mapping[int, int]) -> list[int]:
 def report(waits: list[Waiting]) -> str:
     """Tell a deadlock in words: a circle, or one rank that waits for a rank that has ended."""
     ended = waits[-1].source not in {wait.rank for wait in waits}
-    links = [f"in {wait.place}, waits for {wait.what} from GPU {wait.source}" for wait in waits]
+    links = [f"in {wait.place}, waits for {wait.what} from rank {wait.source}" for wait in waits]
     if len(links) > MOST_NAMED:
         links[MOST_NAMED - 1 : -1] = [
-            f"waits ... and so on through {len(links) - MOST_NAMED} more GPUs, the last of which"
+            f"waits ... and so on through {len(links) - MOST_NAMED} more ranks, the last of which"
         ]
-    chain = f"GPU {waits[0].rank}, " + ", which, ".join(links) + (", which has ended" if ended else "")
+    chain = f"rank {waits[0].rank}, " + ", which, ".join(links) + (", which has ended" if ended else "")
     return "\n".join([f"deadlock: {chain}."] + [_unread(wait) for wait in waits[:MOST_NAMED] if wait.unread])
 
 
@@ -107,19 +107,19 @@ def nobody_read(unread: Iterable[Unread]) -> MismatchError:
     """Say that all ranks have ended and messages are left: what would hang on real GPUs, or go unnoticed."""
     lines = [_unread(rank) for rank in sorted(unread)[:MOST_NAMED]]
     return MismatchError(
-        "all GPUs have ended, and not all that was sent has been received: every send needs its receive, "
-        "and all GPUs of a group have to call the same collectives, with the same root.\n" + "\n".join(lines)
+        "all ranks have ended, and not all that was sent has been received: every send needs its receive, "
+        "and all ranks of a group have to call the same collectives, with the same root.\n" + "\n".join(lines)
     )
 
 
 def _unread(wait: Waiting | Unread) -> str:
     shown = wait.unread[:MOST_NAMED]
     more = f" and {len(wait.unread) - len(shown)} more" if len(wait.unread) > len(shown) else ""
-    return f"GPU {wait.rank} has not read: {'; '.join(shown)}{more}."
+    return f"Rank {wait.rank} has not read: {'; '.join(shown)}{more}."
 
 
 def named(source: int, what: Any) -> str:
-    return f"{gpu.say(what)} from GPU {source}"
+    return f"{gpu.say(what)} from rank {source}"
 
 
 def awaited(what: Any, frame: FrameType | None) -> str:

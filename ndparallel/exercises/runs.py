@@ -250,7 +250,7 @@ def in_pipeline(answer: Answer, ops: str, ranks: int, microbatches: int) -> Atte
     lists = [list(actions_among(ops, actions, rank, most)) for rank, actions in enumerate(found)]
     schedule = Schedule("", Layout("loop", ranks), microbatches, lists, [[]] * ranks)
     if fault := explain(schedule):
-        return Attempt(wrong=fault)
+        return Attempt(wrong=fault[0].upper() + fault[1:])
     timing = time_schedule(schedule, Work())
     figures = {"step_seconds": timing.makespan, "held_microbatches": max(timing.peak_held)}
     return Attempt(figures, timing)

@@ -31,7 +31,7 @@ def explain(
     elements are those from `first` on of what all ranks held."""
     if not isinstance(found, np.ndarray) or found.shape != expected.shape:
         shape = list(found.shape) if isinstance(found, np.ndarray) else type(found).__name__
-        return f"GPU {rank}'s {name} should have shape {list(expected.shape)}, and has {shape}."
+        return f"Rank {rank}'s {name} should have shape {list(expected.shape)}, and has {shape}."
     places = np.flatnonzero(found.reshape(-1) != expected.reshape(-1))
     if not places.size:
         return ""
@@ -39,7 +39,7 @@ def explain(
     value, right = float(found.reshape(-1)[place]), float(expected.reshape(-1)[place])
     many = f" ({places.size} of {found.size} elements are wrong)" if found.size > 1 else ""
     return (
-        f"GPU {rank}, element {place} of {name}: {value:g}, and {right:g} is right{many}. "
+        f"Rank {rank}, element {place} of {name}: {value:g}, and {right:g} is right{many}. "
         f"{meaning(rank, value, first + place, ranks)}"
     )
 
@@ -49,23 +49,23 @@ def meaning(rank: int, value: float, place: int, ranks: int) -> str:
     times = contributions(value, place, ranks)
     if times is None:
         return (
-            "It is no sum of the GPUs' parts of this element: is a piece in the wrong place, or added where "
+            "It is no sum of the ranks' parts of this element: is a piece in the wrong place, or added where "
             "it should be written?"
         )
     if times == [int(other == rank) for other in range(ranks)]:
-        return f"It is GPU {rank}'s own part: nothing was added to it."
+        return f"It is rank {rank}'s own part: nothing was added to it."
     if len(set(times)) == 1:
         return f"It is {times[0]} times the right sum: every part was added {times[0]} times."
     missing = [str(other) for other, number in enumerate(times) if number == 0]
     often = [str(other) for other, number in enumerate(times) if number > 1]
-    words = [f"the parts of {count(len(missing), 'GPU')} ({listed(missing)}) are missing"] if missing else []
-    words += [f"the part of GPU {listed(often)} is there more than once"] if often else []
+    words = [f"the parts of {count(len(missing), 'rank')} ({listed(missing)}) are missing"] if missing else []
+    words += [f"the part of rank {listed(often)} is in it more than once"] if often else []
     advice = (
         "a hop is missing, or it comes too late"
         if missing
         else "a piece was combined where it should be taken"
     )
-    return f"In this sum, {listed(words)}: {advice}."
+    return f"In it, {listed(words)}: {advice}."
 
 
 def contributions(value: float, place: int, ranks: int) -> list[int] | None:

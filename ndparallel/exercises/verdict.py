@@ -131,9 +131,7 @@ def drawn(pictures: Sequence[Timeline | Timing | None], width: int) -> Iterator[
     scale = columns_per_second([timing for _, timing in timings], width) if timings else 0
     for name, timing in timings:
         missing = left_out(timing, scale, width)
-        yield Text.assemble(
-            (name, "bold"), "\n", draw(timing, scale, True, width, "GPU"), f"\n{missing}".rstrip()
-        )
+        yield Text.assemble((name, "bold"), "\n", draw(timing, scale, True, width), f"\n{missing}".rstrip())
     if timings:
         yield legend([timing for _, timing in timings], plain=True)
     if timelines:

@@ -71,4 +71,4 @@ def as_user_error(error: RankError, words: Sequence[str]) -> UserError | RankErr
     if not lines:
         return error
     what = str(error).rstrip().rpartition("\n")[2]
-    return UserError(f"GPU {error.rank} raised {what} ({lines[-1][0]}, line {lines[-1][1]}).")
+    return UserError(f"rank {error.rank} raised {what} ({lines[-1][0]}, line {lines[-1][1]}).")

@@ -69,11 +69,11 @@ def _wrong_entries(schedule: Schedule) -> Iterator[str]:
         stages = {layout.stage(rank, chunk) for chunk in range(layout.chunks)}
         for action in actions:
             if action.op not in GIVES:
-                yield f"GPU {rank} lists {action}: an op is one of F, B, I, W."
+                yield f"rank {rank} lists {action}: an op is one of F, B, I, W."
             elif not 0 <= action.microbatch < schedule.microbatches:
-                yield f"GPU {rank} lists {action}: there are microbatches 0 to {schedule.microbatches - 1}."
+                yield f"rank {rank} lists {action}: there are microbatches 0 to {schedule.microbatches - 1}."
             elif action.stage not in stages:
-                yield f"GPU {rank} lists {action}: its stages are {', '.join(map(str, sorted(stages)))}."
+                yield f"rank {rank} lists {action}: its stages are {', '.join(map(str, sorted(stages)))}."
 
 
 def _wrong_counts(schedule: Schedule) -> Iterator[str]:
@@ -86,7 +86,7 @@ def _wrong_counts(schedule: Schedule) -> Iterator[str]:
             ops = listed[stage, microbatch]
             if ops != "FB" and sorted(ops) not in (["B", "F"], ["F", "I", "W"]):
                 yield (
-                    f"GPU {schedule.layout.rank(stage)} {_count_fault(ops)} of microbatch {microbatch} on "
+                    f"rank {schedule.layout.rank(stage)} {_count_fault(ops)} of microbatch {microbatch} on "
                     f"stage {stage}."
                 )
 
@@ -110,11 +110,11 @@ def _wrong_pairs(schedule: Schedule) -> Iterator[str]:
         for position in positions:
             if not 0 <= position < last:
                 yield (
-                    f"GPU {rank} fuses position {position} with the next: a pair begins at 0 to {last - 1}."
+                    f"rank {rank} fuses position {position} with the next: a pair begins at 0 to {last - 1}."
                 )
             elif position + 1 in begins:
                 yield (
-                    f"GPU {rank} fuses positions {position} and {position + 1} each with the next: a pair "
+                    f"rank {rank} fuses positions {position} and {position + 1} each with the next: a pair "
                     "is two actions, not three."
                 )
 
@@ -146,9 +146,9 @@ def _circle(needs: Mapping[int, Action], layout: Layout) -> str:
         rank = layout.rank(needs[rank].stage)
     circle = path[path.index(rank) :]
     if len(circle) == 1:
-        return f"GPU {rank} waits for its own {needs[rank]}, which does not come earlier in its list."
+        return f"rank {rank} waits for its own {needs[rank]}, which does not come earlier in its list."
     return (
-        f"GPU {circle[0]} "
+        f"rank {circle[0]} "
         + ", which ".join(_wait(needs[rank], layout) for rank in circle)
         + ": none of them can go on."
     )
@@ -157,6 +157,6 @@ def _circle(needs: Mapping[int, Action], layout: Layout) -> str:
 def _wait(need: Action, layout: Layout) -> str:
     what = "activations" if need.op == "F" else "gradients"
     return (
-        f"waits for the {what} of microbatch {need.microbatch} (stage {need.stage}) from GPU "
+        f"waits for the {what} of microbatch {need.microbatch} (stage {need.stage}) from rank "
         f"{layout.rank(need.stage)}"
     )

@@ -349,12 +349,12 @@ DIFFERENT = [  # two calls, and what must be said of each
 
 @pytest.mark.parametrize("engine", ["inline", "processes"])
 @pytest.mark.parametrize(("one", "other", "words_of_one", "words_of_other"), DIFFERENT)
-def test_a_mismatch_names_both_gpus_and_both_calls(one, other, words_of_one, words_of_other, engine):
+def test_a_mismatch_names_both_ranks_and_both_calls(one, other, words_of_one, words_of_other, engine):
     with pytest.raises(MismatchError) as error:
         launch(call, 4, hardware(), (one, other), engine=engine)
     told = {
         int(rank): words
-        for rank, words in re.findall(r"GPU (\d) (?:is in|sent) (.*?)(?=, GPU|$)", str(error.value))
+        for rank, words in re.findall(r"rank (\d) (?:is in|sent) (.*?)(?=, rank|$)", str(error.value))
     }
     assert len(told) == 2 and words_of_one in told.pop(0)
     assert words_of_other in told.popitem()[1]
@@ -390,7 +390,7 @@ WRONG = [
     (lambda gpu: all_reduce(gpu, np.zeros(3, int), ALONE, op="average"), "average of int64"),
     (
         lambda gpu: all_reduce(gpu, ARRAY, Group("tp", (1, 2))),
-        "GPU 0 is not in group 'tp', among ranks 1, 2",
+        "rank 0 is not in group 'tp', among ranks 1, 2",
     ),
     (lambda gpu: broadcast(gpu, ARRAY, ALONE, root=1), "members 0 to 0, and no root 1"),
     (lambda gpu: reduce(gpu, ARRAY, ALONE, root=-1), "no root -1"),

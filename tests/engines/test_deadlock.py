@@ -33,9 +33,9 @@ def deadlock(engine, world_size, program, *arguments):
 def test_a_circle_is_told_with_its_lines_of_code_and_what_lies_unread(engine):
     place = line_of(rank_programs.circle, "gpu.receive(")
     assert deadlock(engine, 2, rank_programs.circle, 2) == (
-        f"deadlock: GPU 0, in {place}, waits for gradients of microbatch 0 for stage 2 from GPU 1, "
-        f"which, in {place}, waits for gradients of microbatch 1 for stage 2 from GPU 0.\n"
-        "GPU 0 has not read: activations of microbatch 5 for stage 1 from GPU 1."
+        f"deadlock: rank 0, in {place}, waits for gradients of microbatch 0 for stage 2 from rank 1, "
+        f"which, in {place}, waits for gradients of microbatch 1 for stage 2 from rank 0.\n"
+        "Rank 0 has not read: activations of microbatch 5 for stage 1 from rank 1."
     )
 
 
@@ -43,28 +43,28 @@ def test_a_circle_is_told_with_its_lines_of_code_and_what_lies_unread(engine):
 def test_a_rank_that_waits_for_one_that_has_ended_is_told(engine):
     place = line_of(rank_programs.one_has_ended, "gpu.receive(")
     assert deadlock(engine, 2, rank_programs.one_has_ended) == (
-        f"deadlock: GPU 1, in {place}, waits for 'goodbye' from GPU 0, which has ended."
+        f"deadlock: rank 1, in {place}, waits for 'goodbye' from rank 0, which has ended."
     )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_lies_unread_is_told_by_sender_in_whatever_order_it_came(engine):
     told = deadlock(engine, 3, rank_programs.two_left_unread)
-    assert told.endswith("\nGPU 0 has not read: 'one' from GPU 1; 'two' from GPU 2.")
+    assert told.endswith("\nRank 0 has not read: 'one' from rank 1; 'two' from rank 2.")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_collective_that_only_some_ranks_call_is_named(engine):
     place = line_of(rank_programs.all_reduce_on_some, "all_reduce(")
     assert deadlock(engine, 3, rank_programs.all_reduce_on_some) == (
-        f"deadlock: GPU 1, in {place}, waits for hop 0 of collective 0 of group 'dp', all_reduce ring, "
-        "from GPU 0, which has ended."
+        f"deadlock: rank 1, in {place}, waits for hop 0 of collective 0 of group 'dp', all_reduce ring, "
+        "from rank 0, which has ended."
     )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rank_that_waits_for_itself_is_told(engine):
-    assert "waits for 'goodbye' from GPU 0" in deadlock(engine, 1, receive_from_oneself)
+    assert "waits for 'goodbye' from rank 0" in deadlock(engine, 1, receive_from_oneself)
 
 
 def receive_from_oneself(gpu):
@@ -78,7 +78,7 @@ def test_a_long_circle_is_told_without_naming_every_rank(engine):
 
 
 def test_a_circle_is_found_while_a_third_rank_works_on():
-    assert "deadlock: GPU 0, in " in deadlock("processes", 3, rank_programs.circle_of_two_among_three)
+    assert "deadlock: rank 0, in " in deadlock("processes", 3, rank_programs.circle_of_two_among_three)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -108,9 +108,9 @@ def test_a_rank_is_not_stuck_while_a_message_from_the_one_it_waits_for_is_on_its
 
 def test_unread_messages_are_counted_where_they_are_too_many_to_name():
     text = report(
-        [Waiting(0, 1, "this", "here.py:1", [f"message {number} from GPU 1" for number in range(11)])]
+        [Waiting(0, 1, "this", "here.py:1", [f"message {number} from rank 1" for number in range(11)])]
     )
-    assert text.endswith("message 7 from GPU 1 and 3 more.")
+    assert text.endswith("message 7 from rank 1 and 3 more.")
 
 
 # ---- random programs, held against an oracle of a few lines
@@ -181,7 +181,7 @@ def test_processes_end_and_deadlock_where_inline_does_with_the_same_clocks(plan)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("program", [rank_programs.to_nobody, rank_programs.from_nobody])
 def test_a_rank_that_does_not_exist_is_named_and_not_waited_for(engine, program):
-    with pytest.raises(RankError, match="GPU 5, but there are GPUs 0 to 1"):
+    with pytest.raises(RankError, match="rank 5, but the ranks are 0 to 1"):
         launch(program, 2, CLASSROOM, engine=engine)
 
 
@@ -190,11 +190,11 @@ def test_a_rank_that_does_not_exist_is_named_and_not_waited_for(engine, program)
     [
         (
             lambda gpu: gpu.receive(0, "never"),
-            "deadlock: GPU 0, in test_deadlock.py:",
+            "deadlock: rank 0, in test_deadlock.py:",
         ),
         (
             lambda gpu: gpu.send(1, np.zeros(1), "there"),
-            "GPU 0 has a message for or from GPU 1, but there are GPUs 0 to 0",
+            "rank 0 has a message for or from rank 1, but the ranks are 0 to 0",
         ),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_failure_is_reported_although_another_rank_never_ends(monkeypatch):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_mismatch_names_both_sides(engine):
-    with pytest.raises(MismatchError, match="GPU 1 and GPU 0 disagree"):
+    with pytest.raises(MismatchError, match="rank 1 and rank 0 disagree"):
         launch(rank_programs.mismatch, 2, CLASSROOM, engine=engine)
 
 
@@ -80,7 +80,7 @@ def test_a_mismatch_names_both_sides(engine):
         ),
         (2, rank_programs.scatter_from_all, {0: "scatter", 1: "scatter"}),
         (2, rank_programs.reduce_on_one, {0: "reduce"}),
-        (3, rank_programs.send_to_no_receive, {1: "activations of microbatch 5 for stage 1 from GPU 0."}),
+        (3, rank_programs.send_to_no_receive, {1: "activations of microbatch 5 for stage 1 from rank 0."}),
     ],
 )
 def test_what_only_one_side_does_is_a_mismatch_although_all_ranks_end(engine, world_size, program, unread):

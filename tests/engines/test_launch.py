@@ -115,9 +115,9 @@ def test_ranks_run_again_after_a_run_that_failed(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_one_run_left_unread_does_not_reach_the_next(engine):
     with Ranks(2, engine) as ranks:
-        with pytest.raises(MismatchError, match="GPU 1 has not read"):
+        with pytest.raises(MismatchError, match="Rank 1 has not read"):
             ranks.run(rank_programs.leave_unread, CLASSROOM, 3, 100)
-        with pytest.raises(DeadlockError, match="GPU 1, .* waits for 'unread' from GPU 0, which has ended"):
+        with pytest.raises(DeadlockError, match="rank 1, .* waits for 'unread' from rank 0, which has ended"):
             ranks.run(read_unread, CLASSROOM)
 
 

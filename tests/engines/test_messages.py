@@ -75,7 +75,7 @@ def test_a_send_never_blocks(two, messages, size):
 
 
 def test_a_rank_ends_although_another_never_reads_what_it_sent(two):
-    with pytest.raises(MismatchError, match="GPU 1 has not read: 'unread' from GPU 0; .* and 492 more"):
+    with pytest.raises(MismatchError, match="Rank 1 has not read: 'unread' from rank 0; .* and 492 more"):
         two.run(rank_programs.leave_unread, CLASSROOM, 500, 3000)
 
 

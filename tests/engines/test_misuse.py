@@ -26,13 +26,15 @@ def reduce_over(gpu, *ranks):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_group_that_has_a_rank_twice_is_refused(engine):
-    with pytest.raises(RankError, match=r"GPU 1 is in group 'dp' twice, among ranks 0, 1, 1: once is enough"):
+    with pytest.raises(
+        RankError, match=r"rank 1 is in group 'dp' twice, among ranks 0, 1, 1: once is enough"
+    ):
         launch(reduce_over, 2, CLASSROOM, 0, 1, 1, engine=engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_group_without_its_caller_is_refused(engine):
-    with pytest.raises(RankError, match="GPU 2 is not in group 'dp', among ranks 0, 1"):
+    with pytest.raises(RankError, match="rank 2 is not in group 'dp', among ranks 0, 1"):
         launch(reduce_over, 3, CLASSROOM, 0, 1, engine=engine)
 
 
@@ -54,7 +56,9 @@ def receive_in_threads(gpu):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_rank_that_receives_in_threads_of_its_own_is_told_that_one_thread_receives(engine):
-    with pytest.raises(UserError, match="GPU 0 receives in a second thread: its messages come to the thread"):
+    with pytest.raises(
+        UserError, match="rank 0 receives in a second thread: its messages come to the thread"
+    ):
         launch(receive_in_threads, 2, CLASSROOM, engine=engine)
 
 

@@ -34,7 +34,7 @@ def verdict_of(tmp_path, body: str):
     ("body", "sentence"),
     [
         ("    raise KeyError('oops')\n", "KeyError: 'oops' (line 2: raise KeyError('oops'))"),
-        ("    gpu.receive(9, 0)\n", "there are GPUs 0 to 3 (line 2: gpu.receive(9, 0))"),
+        ("    gpu.receive(9, 0)\n", "the ranks are 0 to 3 (line 2: gpu.receive(9, 0))"),
         ("    array[1000] = 1\n", "IndexError: index 1000 is out of bounds"),
         ("    import os; os._exit(0)\n", "The answer ended Python itself"),
         ("    import sys; sys.exit()\n", "The answer ended Python itself"),
@@ -164,8 +164,8 @@ def test_the_whole_is_every_part_once():
 
 
 @pytest.mark.parametrize(("times", "told"), [
-    ([0, 1, 0, 0], "GPU 1's own part"), ([2, 2, 2, 2], "2 times the right sum"),
-    ([1, 1, 0, 1], "the parts of 1 GPU (2) are missing"), ([1, 1, 2, 1], "the part of GPU 2 is there more"),
+    ([0, 1, 0, 0], "rank 1's own part"), ([2, 2, 2, 2], "2 times the right sum"),
+    ([1, 1, 0, 1], "the parts of 1 rank (2) are missing"), ([1, 1, 2, 1], "the part of rank 2 is in it more"),
 ])  # fmt: skip
 def test_a_wrong_sum_is_told_by_whose_parts_it_has(times, told):
     value = 3.0 * sum(number * 4**rank for rank, number in enumerate(times))

@@ -119,7 +119,7 @@ def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):
         (
             "1d",
             "fails",
-            "GPU 0 raised AttributeError: 'GPU' object has no attribute 'nothing' (mine.py, line",
+            "rank 0 raised AttributeError: 'GPU' object has no attribute 'nothing' (mine.py, line",
         ),
         (
             "1d",
@@ -129,7 +129,7 @@ def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):
         ("1d", "no_step", "GPU 0 never stepped its optimizer: call replica.optimizer_step() in every step."),
         ("1d", "no_job", "mine.py:no_job takes (gpu): it must take (gpu, job)."),
         ("3d", "no_microbatches", "takes (rank, ranks): it must take (rank, ranks, microbatches)."),
-        ("3d", "stuck", "GPU 0 never does F of microbatch 0 on stage 0"),
+        ("3d", "stuck", "rank 0 never does F of microbatch 0 on stage 0"),
         ("3d", "breaks", "ZeroDivisionError: integer division or modulo by zero (line"),
         ("4d", "no_layout", "returned {'tensor': 8}: return a dict of"),
         ("1d", "missing", "defines no function missing"),

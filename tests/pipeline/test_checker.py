@@ -73,44 +73,44 @@ def test_a_dropped_or_repeated_action_is_explained(data):
 @pytest.mark.parametrize(
     ("schedule", "sentence"),
     [
-        (by_hand("F0.0"), "GPU 0 never does the backward pass of microbatch 0 on stage 0."),
+        (by_hand("F0.0"), "rank 0 never does the backward pass of microbatch 0 on stage 0."),
         (
             by_hand("F0.0 I0.0"),
-            "GPU 0 never does W, the gradient of the weights, of microbatch 0 on stage 0.",
+            "rank 0 never does W, the gradient of the weights, of microbatch 0 on stage 0.",
         ),
-        (by_hand("F0.0 W0.0"), "GPU 0 never does I, the gradient of the input, of microbatch 0 on stage 0."),
-        (by_hand("B0.0"), "GPU 0 never does F of microbatch 0 on stage 0."),
+        (by_hand("F0.0 W0.0"), "rank 0 never does I, the gradient of the input, of microbatch 0 on stage 0."),
+        (by_hand("B0.0"), "rank 0 never does F of microbatch 0 on stage 0."),
         (
             by_hand("F0.0 B0.0 W0.0"),
-            "GPU 0 lists besides B, which is I and W at once, also W of microbatch 0 on stage 0.",
+            "rank 0 lists besides B, which is I and W at once, also W of microbatch 0 on stage 0.",
         ),
-        (by_hand("F0.0 B0.0 B0.0"), "GPU 0 lists 2 times, not once, B of microbatch 0 on stage 0."),
-        (by_hand("F1.0 B0.0", "F0.0 B1.0"), "GPU 0 lists F of microbatch 0 on stage 1: its stages are 0."),
+        (by_hand("F0.0 B0.0 B0.0"), "rank 0 lists 2 times, not once, B of microbatch 0 on stage 0."),
+        (by_hand("F1.0 B0.0", "F0.0 B1.0"), "rank 0 lists F of microbatch 0 on stage 1: its stages are 0."),
         (
             by_hand("F0.0 B4.0", kind="v", chunks=2),
-            "GPU 0 lists B of microbatch 0 on stage 4: its stages are 0, 1.",
+            "rank 0 lists B of microbatch 0 on stage 4: its stages are 0, 1.",
         ),
-        (by_hand("F0.-1 B0.0"), "GPU 0 lists F of microbatch -1 on stage 0: there are microbatches 0 to 0."),
-        (by_hand("F0.0 X0.0"), "GPU 0 lists X of microbatch 0 on stage 0: an op is one of F, B, I, W."),
+        (by_hand("F0.-1 B0.0"), "rank 0 lists F of microbatch -1 on stage 0: there are microbatches 0 to 0."),
+        (by_hand("F0.0 X0.0"), "rank 0 lists X of microbatch 0 on stage 0: an op is one of F, B, I, W."),
         (
             by_hand("B0.0 F0.0"),
-            "GPU 0 waits for its own F of microbatch 0 on stage 0, which does not come earlier in its list.",
+            "rank 0 waits for its own F of microbatch 0 on stage 0, which does not come earlier in its list.",
         ),
         (
             by_hand("F0.0 W0.0 I0.0"),
-            "GPU 0 waits for its own I of microbatch 0 on stage 0, which does not come earlier in its list.",
+            "rank 0 waits for its own I of microbatch 0 on stage 0, which does not come earlier in its list.",
         ),
         (
             by_hand("F0.0 B0.0", fused=[[0]]),
-            "GPU 0 waits for its own F of microbatch 0 on stage 0, which does not come earlier in its list.",
+            "rank 0 waits for its own F of microbatch 0 on stage 0, which does not come earlier in its list.",
         ),
         (
             by_hand("F0.0 B0.0", fused=[[1]]),
-            "GPU 0 fuses position 1 with the next: a pair begins at 0 to 0.",
+            "rank 0 fuses position 1 with the next: a pair begins at 0 to 0.",
         ),
         (
             by_hand("F0.0 F0.1 F0.2 B0.0 B0.1 B0.2", fused=[[0, 1]]),
-            "GPU 0 fuses positions 0 and 1 each with the next: a pair is two actions, not three.",
+            "rank 0 fuses positions 0 and 1 each with the next: a pair is two actions, not three.",
         ),
     ],
 )
@@ -119,11 +119,11 @@ def test_what_is_wrong_is_said_in_one_sentence(schedule, sentence):
 
 
 def test_a_circle_says_who_waits_for_what_from_whom():
-    """GPU 0 wants a gradient before it sends the activations that it takes to make that gradient."""
+    """Rank 0 wants a gradient before it sends the activations that it takes to make that gradient."""
     schedule = by_hand("F0.0 B0.0 F0.1 B0.1", "F1.0 F1.1 B1.0 B1.1")
     assert explain(schedule) == (
-        "GPU 0 waits for the gradients of microbatch 0 (stage 1) from GPU 1, "
-        "which waits for the activations of microbatch 1 (stage 0) from GPU 0: none of them can go on."
+        "rank 0 waits for the gradients of microbatch 0 (stage 1) from rank 1, "
+        "which waits for the activations of microbatch 1 (stage 0) from rank 0: none of them can go on."
     )
 
 
@@ -131,8 +131,8 @@ def test_a_rank_that_only_waits_for_the_circle_is_not_blamed():
     schedule = by_hand("F0.0 F0.1 B0.0 B0.1", "F1.0 B1.0 F1.1 B1.1", "F2.0 F2.1 B2.0 B2.1")
     reason = explain(schedule)
     assert reason == (
-        "GPU 1 waits for the gradients of microbatch 0 (stage 2) from GPU 2, "
-        "which waits for the activations of microbatch 1 (stage 1) from GPU 1: none of them can go on."
+        "rank 1 waits for the gradients of microbatch 0 (stage 2) from rank 2, "
+        "which waits for the activations of microbatch 1 (stage 1) from rank 1: none of them can go on."
     )
 
 

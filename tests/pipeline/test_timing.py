@@ -104,7 +104,7 @@ def test_messages_on_one_line_follow_one_another():
 
 
 def test_messages_of_two_senders_to_one_rank_come_in_one_after_the_other():
-    """A V on 3 ranks: GPU 1 gets activations from GPU 0 for its first chunk, until 9, and from GPU 2, sent
+    """A V on 3 ranks: rank 1 gets activations from rank 0 for its first chunk, until 9, and from rank 2, sent
     at 8, for its second."""
     down = [Action("F", 0, microbatch) for microbatch in range(4)]
     middle = [*(Action("F", 1, microbatch) for microbatch in range(4)), Action("F", 4, 0)]
@@ -117,7 +117,7 @@ def test_messages_of_two_senders_to_one_rank_come_in_one_after_the_other():
 
 
 def test_messages_of_one_sender_to_two_ranks_leave_one_after_the_other():
-    """The same V: until 25 GPU 1's line is taken by activations for GPU 2; those for GPU 0, ready at 23,
+    """The same V: until 25 rank 1's line is taken by activations for rank 2; those for rank 0, ready at 23,
     leave only then."""
     first = [*(Action("F", 0, microbatch) for microbatch in range(3)), Action("F", 5, 0)]
     middle = [*(Action("F", 1, microbatch) for microbatch in range(3)), Action("F", 4, 0)]
@@ -134,7 +134,7 @@ def test_messages_of_one_sender_to_two_ranks_leave_one_after_the_other():
 
 
 def test_gradients_and_activations_do_not_wait_for_one_another_on_the_wire():
-    """Full duplex, four lines: GPU 1 sends a gradient up while the next activation comes down."""
+    """Full duplex, four lines: rank 1 sends a gradient up while the next activation comes down."""
     timing = time_schedule(build("1f1b", 2, 2), Work(wire=1.5))
     assert timing.start[1] == [2.5, 3.5, 5.5, 6.5]
     assert timing.start[0] == [0, 1, 7, 10]
@@ -188,5 +188,5 @@ def test_durations_that_cannot_be_are_one_sentence(work, sentence):
 
 def test_a_schedule_that_cannot_run_is_not_timed_but_explained():
     stuck = Schedule("stuck", Layout("loop", 1), 1, [[Action("B", 0, 0), Action("F", 0, 0)]], [[]])
-    with pytest.raises(UserError, match="stuck cannot run: GPU 0 waits for its own F of microbatch 0"):
+    with pytest.raises(UserError, match="stuck cannot run: rank 0 waits for its own F of microbatch 0"):
         time_schedule(stuck, Work())

@@ -70,13 +70,13 @@ def in_world(answer, ranks: int, size: int) -> Attempt:
 
 
 def fault_of_scatter(rank: int, pieces: list[np.ndarray], whole: np.ndarray) -> str:
-    """Say what is wrong with a GPU's own piece, and which other piece it has the whole sum of."""
+    """Say what is wrong with a rank's own piece, and which other piece it has the whole sum of."""
     halves = np.split(whole, len(pieces))
     name, first = "its own piece after reduce_scatter", rank * len(halves[0])
     fault = sums.explain(rank, pieces[rank], halves[rank], len(pieces), name, first)
     other = [place for place, half in enumerate(halves) if np.array_equal(pieces[place], half)]
     if fault and other:
-        return f"{fault} But GPU {rank} has the whole sum of piece {other[0]}: should it end there?"
+        return f"{fault} But rank {rank} has the whole sum of piece {other[0]}: should it end there?"
     return fault
 
 

@@ -56,7 +56,7 @@ def renames_instead_of_writing(gpu, outgoing, incoming):
 
 
 def receives_first(gpu, outgoing, incoming):
-    """deadlock: GPU 0, in"""
+    """deadlock: rank 0, in"""
     for other in range(len(outgoing)):
         if other != gpu.rank:
             gpu.receive(other, "piece", into=incoming[other])

@@ -39,7 +39,7 @@ def one_w_behind(rank, ranks, microbatches):
 
 
 def forgets_w(rank, ranks, microbatches):
-    """GPU 0 never does W, the gradient of the weights, of microbatch 0"""
+    """Rank 0 never does W, the gradient of the weights, of microbatch 0"""
     for microbatch in range(microbatches):
         yield Action("F", rank, microbatch)
         yield Action("I", rank, microbatch)

@@ -11,7 +11,7 @@ def one_at_a_time(rank, ranks, microbatches):
 
 
 def everybody_takes_p_ahead(rank, ranks, microbatches):
-    """GPU 0 never does the backward pass of microbatch 5"""
+    """Rank 0 never does the backward pass of microbatch 5"""
     for turn in range(microbatches):
         yield Action("F", rank, turn)
         if turn >= ranks - 1:
@@ -42,14 +42,14 @@ def without_end(rank, ranks, microbatches):
 
 
 def wrong_stage(rank, ranks, microbatches):
-    """GPU 1 lists F of microbatch 0 on stage 0: its stages are 1"""
+    """Rank 1 lists F of microbatch 0 on stage 0: its stages are 1"""
     for microbatch in range(microbatches):
         yield Action("F", 0, microbatch)
         yield Action("B", 0, microbatch)
 
 
 def only_for_4_gpus(rank, ranks, microbatches):
-    """With 3 GPUs and 5 microbatches: GPU 0 lists F of microbatch 5"""
+    """With 3 GPUs and 5 microbatches: Rank 0 lists F of microbatch 5"""
     ahead = 3 - rank
     for turn in range(ahead + 8):
         if turn < 8:
@@ -59,7 +59,7 @@ def only_for_4_gpus(rank, ranks, microbatches):
 
 
 def more_ahead_than_there_are(rank, ranks, microbatches):
-    """With 4 GPUs and 2 microbatches: GPU 0 lists F of microbatch 2"""
+    """With 4 GPUs and 2 microbatches: Rank 0 lists F of microbatch 2"""
     ahead = ranks - 1 - rank
     yield from (Action("F", rank, microbatch) for microbatch in range(ahead))
     for turn in range(ahead, microbatches):

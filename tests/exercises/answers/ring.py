@@ -18,7 +18,7 @@ def all_to_one(gpu, array, ranks):
 
 
 def one_step_too_few(gpu, array, ranks):
-    """the parts of 1 GPU (3) are missing: a hop is missing"""
+    """the parts of 1 rank (3) are missing: a hop is missing"""
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
     pieces = np.array_split(array, ranks)
     for step in range(ranks - 2):
@@ -30,7 +30,7 @@ def one_step_too_few(gpu, array, ranks):
 
 
 def adds_where_it_should_take(gpu, array, ranks):
-    """is there more than once: a piece was combined where it should be taken"""
+    """is in it more than once: a piece was combined where it should be taken"""
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
     for step in range(ranks - 1):
         gpu.send(right, array, step)
@@ -38,14 +38,14 @@ def adds_where_it_should_take(gpu, array, ranks):
 
 
 def receives_before_it_sends(gpu, array, ranks):
-    """deadlock: GPU 0, in"""
+    """deadlock: rank 0, in"""
     left = (gpu.rank - 1) % ranks
     gpu.receive(left, "part", into=array, combine=np.add)
     gpu.send((gpu.rank + 1) % ranks, array, "part")
 
 
 def shares_a_list(gpu, array, ranks):
-    """It is GPU 0's own part: nothing was added to it"""
+    """It is rank 0's own part: nothing was added to it"""
     BOX.append(array)
 
 

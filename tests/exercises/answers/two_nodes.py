@@ -25,7 +25,7 @@ def leaders_talk(gpu, array, nodes, gpus_per_node):
 
 
 def forgets_the_nodes(gpu, array, nodes, gpus_per_node):
-    """the parts of 4 GPUs (4, 5, 6 and 7) are missing"""
+    """the parts of 4 ranks (4, 5, 6 and 7) are missing"""
     first = gpu.rank - gpu.rank % gpus_per_node
     all_reduce(gpu, array, Group("inside", tuple(range(first, first + gpus_per_node))))
 
@@ -65,7 +65,7 @@ def only_for_2_nodes_of_4(gpu, array, nodes, gpus_per_node):
 
 
 def only_for_2_nodes(gpu, array, nodes, gpus_per_node):
-    """With 3 nodes of 2 GPUs and 801 elements: GPU 0, element 0 of array: 40, and 364 is right"""
+    """With 3 nodes of 2 GPUs and 801 elements: Rank 0, element 0 of array: 40, and 364 is right"""
     node, place = divmod(gpu.rank, gpus_per_node)
     inside = Group("inside", tuple(range(node * gpus_per_node, (node + 1) * gpus_per_node)))
     piece = np.empty_like(np.array_split(array, gpus_per_node)[place])

@@ -4,7 +4,7 @@ from ndparallel.exercises.tasks import why_does_it_hang as tasks
 
 
 class Unchanged:
-    """waits for 'array' from GPU 3, which, in why_does_it_hang.py:"""
+    """waits for 'array' from rank 3, which, in why_does_it_hang.py:"""
 
     pass_right = staticmethod(tasks.pass_right)
     sum_and_print = staticmethod(tasks.sum_and_print)
