@@ -76,7 +76,7 @@ COLUMNS = [  # the order is that of the table and of JSON's keys
 ]
 
 
-def shown_columns(wide: bool = False) -> list[Column]:
+def shown_columns(wide: bool) -> list[Column]:
     return [column for column in COLUMNS if column.head and (wide or not column.wide)]
 
 

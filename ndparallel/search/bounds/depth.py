@@ -55,7 +55,7 @@ class StagePartition:
 
 
 @lru_cache(maxsize=4096)
-def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> StagePartition:
+def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str) -> StagePartition:
     places = places_of(shape)
     every = kinds_by_stage(shape, pp * chunks)
     counted = {kinds: counts_of(kinds, places) for kinds in {*every}}
