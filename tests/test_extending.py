@@ -30,7 +30,7 @@ from ndparallel.planner.models.families import FAMILIES
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack
-from ndparallel.results.report import COLUMNS, Column
+from ndparallel.results.columns import COLUMNS, Column
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.search import search
 from ndparallel.training.job import Job

@@ -29,30 +29,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
     add_search_options(parser)
     add_questions(parser)
-    output = parser.add_argument_group("the answer")
-    output.add_argument(
+    answer = parser.add_argument_group("the answer")
+    add_measures(answer)
+    add_launch_options(parser)
+    answer.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    answer.add_argument(
+        "--csv", action="store_true", help="print the plans found, one a line, and nothing else"
+    )
+
+
+def add_measures(group: argparse._ArgumentGroup) -> None:
+    """What is told of a step beside its seconds, and what it is held against."""
+    group.add_argument(
         "--tokens",
         type=float,
         default=1e12,
         metavar="N",
         help="tokens to train on: how many days? (default 1e12)",
     )
-    output.add_argument(
+    group.add_argument(
         "--price-per-gpu-hour", type=float, metavar="X", help="what do these tokens cost, in any currency?"
     )
-    output.add_argument(
+    group.add_argument(
         "--timeline", choices=("auto", "none"), default="auto", help="the picture of a step (default auto)"
     )
-    output.add_argument(
+    group.add_argument(
         "--measured", metavar="TIME", help="a measured step, as 12.3s: what would explain the difference?"
     )
-    output.add_argument(
+    group.add_argument(
         "--measured-memory", metavar="SIZE", help="measured on the fullest GPU, as 71GB: the same"
-    )
-    add_launch_options(parser)
-    output.add_argument("--json", action="store_true", help="print JSON and nothing else")
-    output.add_argument(
-        "--csv", action="store_true", help="print the plans found, one a line, and nothing else"
     )
 
 

@@ -110,16 +110,7 @@ def show(results: list[Result], runs: bool) -> None:
         console.print()
         console.print(prose(legend(families), width))
         console.print()
-    rows = [
-        (
-            "/".join(pair["pair"]),
-            ratio(pair["measured_ratio"]),
-            ratio(pair["predicted_ratio"]),
-            relative(pair),
-        )
-        for pair in found["contrasts"]
-    ]
-    if rows:
+    if rows := [contrast_cells(pair) for pair in found["contrasts"]]:
         console.print(quiet_table(("pair", "measured", "predicted", "error"), rows, width))
         console.print()
     for result in results:
@@ -128,6 +119,12 @@ def show(results: list[Result], runs: bool) -> None:
         for note in result.notes:
             console.print(prose(f"{result.name}: {note}", width))
     console.print(prose(means(found, len(results)), width))
+
+
+def contrast_cells(pair: dict[str, Any]) -> tuple[str, ...]:
+    """Two runs that differ in one thing: by how much they are measured, and predicted, to differ."""
+    ratios = (ratio(pair["measured_ratio"]), ratio(pair["predicted_ratio"]))
+    return "/".join(pair["pair"]), *ratios, relative(pair)
 
 
 def means(found: dict, runs: int) -> str:

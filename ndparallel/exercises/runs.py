@@ -25,8 +25,8 @@ from ndparallel.pipeline.catalog import actions_of, most_actions
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
+from ndparallel.results.against_one_gpu import WEIGHT_TOLERANCE
 from ndparallel.results.measure import breakdown, bytes_sent
-from ndparallel.results.report import WEIGHT_TOLERANCE
 from ndparallel.training.gradient_check import (
     TOLERANCE,
     Tensors,

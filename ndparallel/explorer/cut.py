@@ -27,7 +27,8 @@ from ndparallel.lessons.table import run_entries
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
 from ndparallel.results.by_axis import AXES, axis_of, hierarchy
-from ndparallel.results.report import Report, heads
+from ndparallel.results.columns import heads
+from ndparallel.results.report import Report
 from ndparallel.results.show import cell
 from ndparallel.training.job import Job
 

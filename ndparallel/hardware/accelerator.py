@@ -190,11 +190,11 @@ def optimizer_fraction(hardware: Hardware) -> float:
     return float(getattr(hardware, "optimizer_fraction", 1.0))
 
 
-def slower_host(hardware: Hardware, times: float = 2.0) -> Hardware:
-    """Return the hardware with a CPU that takes so many times as long for a launch."""
+def slower_host(hardware: Hardware) -> Hardware:
+    """Return the hardware with a CPU that takes twice as long for a launch."""
     if not isinstance(hardware, Accelerator):
         return hardware
-    return replace(hardware, host_launch_seconds=times * hardware.host_launch_seconds)
+    return replace(hardware, host_launch_seconds=2 * hardware.host_launch_seconds)
 
 
 @cache

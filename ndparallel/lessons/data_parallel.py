@@ -10,8 +10,8 @@ from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.options import hardware_from
 from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import Row, fitting, row_and_results, sweep_row
+from ndparallel.results.columns import LEAST_SHARE
 from ndparallel.results.measure import Measurement
-from ndparallel.results.report import LEAST_SHARE
 from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 

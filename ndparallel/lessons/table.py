@@ -15,9 +15,10 @@ from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.launch import check_ranks
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.runner import Entry, Reference, RefusedEntry, Runner, baseline, entry_of
+from ndparallel.results.against_one_gpu import WEIGHT_TOLERANCE
 from ndparallel.results.measure import Measurement
 from ndparallel.results.progress import Announce, ignore
-from ndparallel.results.report import WEIGHT_TOLERANCE, Report
+from ndparallel.results.report import Report
 from ndparallel.results.run import Run
 from ndparallel.training.gradient_check import tolerance_of
 from ndparallel.training.job import Job

@@ -44,7 +44,7 @@ def stops_of(rank: int, ranks: int) -> Ticks:
 
 
 @lru_cache(maxsize=8)
-def packed_blocks(microbatches: int, block: Ticks, room: int, ordered_from: float = NEVER) -> list[list[int]]:
+def packed_blocks(microbatches: int, block: Ticks, room: int, ordered_from: float) -> list[list[int]]:
     """Return every rank's kinds in order; `block` has the ticks by stop."""
     ranks = len(block) // 4
     plans = [

@@ -83,7 +83,7 @@ def round_before(few: Replay, more: Replay, rounds: int = 1) -> list[tuple[int, 
             return []
         waited |= {(rank, place - back) for place, (_, rank, back) in enumerate(other[cut:], cut)}
     ends = [(rank, place) for rank, place in waited if place < cuts[rank]]
-    if few.kinds != more.kinds or any(place < length for _, place in ends):
+    if few.order.kinds != more.order.kinds or any(place < length for _, place in ends):
         return []
     return [(numbers[rank][place - length], numbers[rank][place]) for rank, place in ends]
 
@@ -93,7 +93,7 @@ def by_rank(replay: Replay) -> tuple[list[list[int]], list[list[Placed]]]:
     numbers: list[list[int]] = [[] for _ in range(replay.schedule.ranks)]
     placed: list[list[Placed]] = [[] for _ in numbers]
     places = [(0, 0)]
-    for number, (rank, kind, sender, _, _, _, _) in enumerate(replay.steps, 1):
+    for number, (rank, kind, sender, _, _, _, _) in enumerate(replay.order.steps, 1):
         mine = numbers[rank]
         place = len(mine)
         there, its_place = places[sender] if sender else (rank, place - 1)

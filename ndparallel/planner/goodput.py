@@ -39,6 +39,7 @@ MOST_FAILURES = 5000  # after so many a run that gets nowhere is given up
 FAR_BEYOND = 100 * MOST_FAILURES  # no run of a training that is simulated meets so many
 LEAST_GOODPUT = 1e-3  # of which less is called none
 SEARCHED = 17  # intervals at a time
+TOLERABLE = 0.01  # share of the best goodput
 RUNS = 100  # simulated for one answer
 
 
@@ -184,15 +185,13 @@ def whole_steps(interval_seconds: float, step_seconds: float) -> float:
 # ---------------------------------------------------------------------------------------------------- answers
 
 
-def tolerable_intervals(
-    cluster: FailureModel, step_seconds: float = 0.0, share: float = 0.01
-) -> tuple[float, float]:
-    """The shortest and the longest interval, of whole steps where one is given, that loses at most this share
+def tolerable_intervals(cluster: FailureModel, step_seconds: float = 0.0) -> tuple[float, float]:
+    """The shortest and the longest interval, of whole steps where one is given, that loses at most TOLERABLE
     of what the best such one keeps."""
     about = daly_interval(cluster) * np.geomspace(1e-3, 1e3, 6001)
     intervals = np.unique([whole_steps(float(each), step_seconds) for each in about])
     kept = np.array([expected_goodput(cluster, float(interval)) for interval in intervals])
-    near = intervals[kept >= (1 - share) * kept.max()]
+    near = intervals[kept >= (1 - TOLERABLE) * kept.max()]
     return float(near[0]), float(near[-1])
 
 

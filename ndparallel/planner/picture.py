@@ -120,7 +120,7 @@ def apart(
     return times
 
 
-def shown_ranks(ranks: int, spoken_of: int = 0) -> list[int]:
+def shown_ranks(ranks: int, spoken_of: int) -> list[int]:
     """All ranks, or as many as there is room for: the first, the last and the one that is spoken of among
     them."""
     if ranks <= MOST_RANKS:

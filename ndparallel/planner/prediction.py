@@ -7,9 +7,10 @@ Idea   Everything follows from the step, the memory of every pipeline rank, and 
 Glossary: see `ndparallel.planner.job`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.job import Plan, TrainingJob
@@ -25,7 +26,7 @@ from ndparallel.planner.memory.total import (
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.planner.step.pipeline import PipelineTimer
-from ndparallel.planner.step.pipeline_journal import framework_journals, sharing_seconds
+from ndparallel.planner.step.pipeline_journal import framework_sharing
 from ndparallel.planner.step.step import Step, time_workload
 
 if TYPE_CHECKING:
@@ -104,8 +105,9 @@ class Prediction:
     @cached_property
     def sharing_seconds(self) -> float:
         """What the step would take longer if collectives and messages of several groups shared a GPU's ports,
-        as --contention replays the lessons' runs. It is not in `seconds`."""
-        return sharing_of(self.work)
+        as --contention replays the lessons' runs. It is not in `seconds`, as a replay takes up to ten seconds
+        where layers exchange much across nodes."""
+        return answers_for(self.work).sharing(self.work)
 
     @property
     def fullest(self) -> StageMemory:
@@ -223,33 +225,35 @@ def workload_of(job: TrainingJob, plan: Plan) -> AnyWorkload:
     return ExecutedWorkload(job, plan)
 
 
+class Answers(NamedTuple):
+    """What answers for one kind of workload: its step, its memory by rank, and what shared ports add."""
+
+    step: Callable[[Any], Step]
+    memory: Callable[[Any], list[StageMemory]]
+    sharing: Callable[[Any], float]
+
+
+def answers_for(work: AnyWorkload) -> Answers:
+    if isinstance(work, FrameworkWorkload):
+        return Answers(time_workload, framework_memory, framework_sharing)
+    from ndparallel.planner.lesson_runs.journal import executed_sharing
+    from ndparallel.planner.lesson_runs.step import executed_memory, executed_step
+
+    return Answers(executed_step, executed_memory, executed_sharing)
+
+
 def step_of(work: AnyWorkload) -> Step:
     """Time a workload."""
-    if isinstance(work, FrameworkWorkload):
-        return time_workload(work)
-    from ndparallel.planner.lesson_runs.step import executed_step
-
-    return executed_step(work)
-
-
-def sharing_of(work: AnyWorkload) -> float:
-    """What ports that groups share add to a step: its messages are replayed, which takes up to ten seconds
-    where layers exchange much across nodes."""
-    if isinstance(work, FrameworkWorkload):
-        shared = work.pricing.groups.on_shared_ports
-        return sharing_seconds(work, framework_journals) if shared else 0.0
-    from ndparallel.planner.lesson_runs.journal import executed_journals
-
-    return sharing_seconds(work, executed_journals)
+    return answers_for(work).step(work)
 
 
 def memory_of(work: AnyWorkload) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak."""
-    if isinstance(work, FrameworkWorkload):
-        return memory_by_rank(work.job, work.plan, in_flight(work))
-    from ndparallel.planner.lesson_runs.step import executed_memory
+    return answers_for(work).memory(work)
 
-    return executed_memory(work)
+
+def framework_memory(work: FrameworkWorkload) -> list[StageMemory]:
+    return memory_by_rank(work.job, work.plan, in_flight(work))
 
 
 def in_flight(work: FrameworkWorkload) -> list[float]:

@@ -22,9 +22,11 @@ from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.stack import Stack
-from ndparallel.search.bounds.columns import PlanTable, joined, memory_table, take, time_tables
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
+from ndparallel.search.bounds.memory_columns import memory_table
+from ndparallel.search.bounds.plan_table import PlanTable, joined, take
+from ndparallel.search.bounds.time_columns import time_tables
 from ndparallel.search.rows import among, bases_of, in_one, narrowed, taken, union
 from ndparallel.search.space import Fixed, SearchSpace, runs, schedules
 

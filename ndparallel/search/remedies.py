@@ -26,7 +26,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.plan_name import name_of, plan_option
 from ndparallel.planner.prediction import Prediction, peak_memory
-from ndparallel.search.search import search_space
+from ndparallel.search.search import best_of
 from ndparallel.search.space import SearchSpace
 from ndparallel.search.timing_queue import EFFORT
 
@@ -181,14 +181,14 @@ def remedies_of_search(space: SearchSpace) -> list[Remedy]:
     found = []
     for kind, change in JOBS:
         changed, _ = change.apply(space.job, Plan())
-        if changed != space.job and (best := best_of(replace(space, job=changed))):
+        if changed != space.job and (best := best_or_none(replace(space, job=changed))):
             found.append(Remedy(kind, change.words, change.option, best))
     return in_order([*found, *more_gpus(space)])
 
 
-def best_of(space: SearchSpace) -> Prediction | None:
+def best_or_none(space: SearchSpace) -> Prediction | None:
     try:
-        return search_space(space, top=1, effort=EFFORT // 10).best
+        return best_of(space, EFFORT // 10)
     except UserError:
         return None
 
@@ -196,6 +196,6 @@ def best_of(space: SearchSpace) -> Prediction | None:
 def more_gpus(space: SearchSpace) -> list[Remedy]:
     """The fewest of some multiples of the GPUs on which a plan fits; none where that is out of reach."""
     for number in (space.gpus * times for times in TIMES):
-        if number <= MOST_GPUS_TRIED and (best := best_of(replace(space, gpus=number))):
+        if number <= MOST_GPUS_TRIED and (best := best_or_none(replace(space, gpus=number))):
             return [Remedy(GPUS, f"{number} GPUs", f"--gpus {number}", best)]
     return []

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.planner.job import Plan
-from ndparallel.search.bounds.columns import DEGREES
+from ndparallel.search.bounds.plan_table import DEGREES
 
 ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a row says of a plan
 

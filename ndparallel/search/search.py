@@ -121,32 +121,9 @@ def search(
     headroom free. The answer is the same with and without an executor. Raise
     UserError where no plan is legal, or none fits.
     """
-    fixed = fixed or {}
-    space = SearchSpace(
-        job,
-        gpus,
-        fixed,
-        job.usable_bytes(headroom) if max_memory is None else max_memory,
-        launchers(job, fixed) if frameworks is None else [*frameworks],
-    )
-    tight = tight and max_memory is None
-    return search_space(space, top, effort, also, executor, kinds, tight)
-
-
-def search_space(
-    space: SearchSpace,
-    top: int = 10,
-    effort: int = EFFORT,
-    also: Sequence[Plan] = (),
-    executor: Executor | None = None,
-    kinds: bool = False,
-    tight: bool = False,
-) -> Found:
-    """Find the best plans of this space, as `search` does."""
-    job = space.job
-    check_job(job, space.gpus)
-    check_fixed(space.fixed)
-    found, others = fitting_candidates(space, executor, job.hardware.memory_bytes if tight else 0.0)
+    space = space_of(job, gpus, fixed or {}, frameworks, headroom, max_memory)
+    most = job.hardware.memory_bytes if tight and max_memory is None else 0.0
+    found, others = fitting_candidates(space, executor, most)
     given = [plan for plan in also if legal_and_fits(job, plan, space.memory_bytes)]
     timed, queue = time_best(job, found, top, effort, given, executor)
     unsure = gap(found, queue, timed)
@@ -156,6 +133,28 @@ def search_space(
     answers = [predicted(job, one) for one in ranked[:top]]
     counts = (found.rejected, found.legal, len(found.seconds), len(timed), unsure)
     return Found(space, ranked, *counts, answers, faster)
+
+
+def best_of(space: SearchSpace, effort: int = EFFORT) -> Prediction:
+    """The best plan of a space. Raises UserError as `search` does."""
+    given: dict[str, Any] = {"frameworks": space.frameworks, "max_memory": space.memory_bytes}
+    return search(space.job, space.gpus, space.fixed, **given, top=1, effort=effort).best
+
+
+def space_of(
+    job: TrainingJob,
+    gpus: int,
+    fixed: Fixed,
+    frameworks: Sequence[str] | None,
+    headroom: float,
+    max_memory: float | None,
+) -> SearchSpace:
+    """What `search` is to search. Raises UserError for a job that no plan can be for, and for what cannot be
+    fixed."""
+    check_job(job, gpus)
+    check_fixed(fixed)
+    most = job.usable_bytes(headroom) if max_memory is None else max_memory
+    return SearchSpace(job, gpus, fixed, most, launchers(job, fixed) if frameworks is None else [*frameworks])
 
 
 def fitting_candidates(

@@ -39,7 +39,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import reduces_once, violations
 from ndparallel.planner.plan_name import known_modules
 from ndparallel.planner.stack import ordered_modules
-from ndparallel.search.bounds.columns import DEGREES
+from ndparallel.search.bounds.plan_table import DEGREES
 
 WORDS = {
     "recompute": RECOMPUTE,

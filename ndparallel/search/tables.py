@@ -50,7 +50,7 @@ def memory_words(found: Prediction) -> str:
     return si(float(found.fullest.total), "B") + " tight" * found.is_tight
 
 
-def ranking(answers: Sequence[Prediction], width: int, what: str = "plan") -> Table:
+def ranking(answers: Sequence[Prediction], width: int, what: str) -> Table:
     """Plans, and what bounds each."""
     return quiet_table((what, *COLUMNS), [cells(found) for found in answers], width)
 

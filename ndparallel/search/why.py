@@ -18,7 +18,7 @@ from ndparallel.planner.describe import WORDS
 from ndparallel.planner.job import Plan
 from ndparallel.planner.plan_name import AXES, degrees_of, name_of, parsed_name
 from ndparallel.planner.prediction import Prediction, predict
-from ndparallel.search.search import Found, search_space
+from ndparallel.search.search import Found, best_of
 from ndparallel.search.space import outside
 
 SHOWN = 0.005  # of the step: what differs by less is left out
@@ -68,7 +68,7 @@ def compare_with_recommended(found: Found, asked: str) -> WhyNot:
 
 def best_of_degrees(found: Found, given: dict[str, Any]) -> Prediction:
     fixed = {axis: 1 for axis in AXES if axis != "dp"} | given
-    return search_space(replace(found.space, fixed=fixed), top=1).best
+    return best_of(replace(found.space, fixed=fixed))
 
 
 def named(found: Found, given: dict[str, Any]) -> Prediction:

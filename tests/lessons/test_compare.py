@@ -11,7 +11,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.lessons import registry
 from ndparallel.lessons.comparison import bound
 from ndparallel.lessons.registry import load
-from ndparallel.results.report import heads
+from ndparallel.results.columns import heads
 
 KEYS = {
     "name",

@@ -12,7 +12,7 @@ from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.table import make_report
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.results.report import WEIGHT_TOLERANCE
+from ndparallel.results.against_one_gpu import WEIGHT_TOLERANCE
 from ndparallel.training.buckets import ShardedOptimizer
 from ndparallel.training.gradient_check import TOLERANCE
 from ndparallel.training.job import Job

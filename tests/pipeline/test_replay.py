@@ -118,4 +118,4 @@ def test_a_schedule_is_put_in_order_once():
 def test_ranks_that_wait_for_one_another_are_an_error_that_says_so():
     backwards = [[Action("F", 0, 0), Action("B", 0, 0)], [Action("B", 1, 0), Action("F", 1, 0)]]
     with pytest.raises(UserError, match="cannot run: rank 1 waits for its own F of microbatch 0"):
-        _ = Replay(Schedule("odd", Layout("loop", 2), 1, backwards, [[], []])).steps
+        _ = Replay(Schedule("odd", Layout("loop", 2), 1, backwards, [[], []])).order

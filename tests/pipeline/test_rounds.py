@@ -38,7 +38,7 @@ def test_a_longer_step_has_a_round_more_in_one_place_unless_forwards_come_first(
 
 def test_the_steps_of_two_ranks_are_compared_that_the_example_names():
     few, more = (Replay(build("1f1b", 2, microbatches)) for microbatches in (3, 4))
-    work, done = Work(1.0, 2.0, 0.0), few.ordered[1].done
+    work, done = Work(1.0, 2.0, 0.0), few.order.done
     waited = {("B0 of 0", "B1 of 0"): (6, 9), ("B1 of 1", "B2 of 1"): (7, 10)}  # seconds
     names = {done["I", rank][batch]: f"B{batch} of {rank}" for rank in range(2) for batch in range(3)}
     ends = few.clocks(few.durations(work)).ends

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.base.quantities import si_or_dash
+from ndparallel.results.columns import LEAST_SHARE, heads
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
-from ndparallel.results.report import LEAST_SHARE, MEMORY_HEADS, Report, heads
+from ndparallel.results.report import MEMORY_HEADS, Report
 from ndparallel.results.run import Run
 from ndparallel.results.show import strategies_table
 from ndparallel.results.tables import cell_style, quiet_table

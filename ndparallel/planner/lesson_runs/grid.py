@@ -27,7 +27,9 @@ from ndparallel.pipeline.clock import ONWARD
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.lesson_runs.cluster import LockstepMachine
-from ndparallel.planner.lesson_runs.workload import PASSES, ExecutedWorkload
+from ndparallel.planner.lesson_runs.optimizer import global_norm, norm_over_pp, stepped
+from ndparallel.planner.lesson_runs.stage_units import PASSES
+from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.step.overlap import BucketCost, begin, finish, gather_in_turn
 from ndparallel.planner.step.streams import Item, MemoryLedgers, StreamClock
 
@@ -52,8 +54,8 @@ def run_step(work: ExecutedWorkload, ranks: "Sequence[GridRank]") -> None:
     for exchange in work.tied_sums:
         run_across(work, grid, exchange)
     for rank in ranks:
-        rank.streams.run(work.norm(rank.rank, rank.machine), "optimizer")
-    for exchange in work.norm_over_pp:
+        rank.streams.run(global_norm(work, rank.rank, rank.machine), "optimizer")
+    for exchange in norm_over_pp(work):
         run_across(work, grid, exchange)
     for rank in ranks:
         rank.end()
@@ -220,7 +222,7 @@ class GridRank:
 
     def end(self) -> None:
         """Step the optimizer once all gradients are summed, and gather the weights that it has stepped."""
-        self.streams.run(self.work.stepped(self.rank, self.machine), "optimizer")
+        self.streams.run(stepped(self.work, self.rank, self.machine), "optimizer")
         if self.work.plan.zero in (1, 2):
             gather_in_turn(self.streams, [bucket for buckets in self.buckets.values() for bucket in buckets])
 

@@ -13,7 +13,7 @@ from ndparallel.planner.lesson_runs.grid import GridRank, run_step
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.ports import Piece
 from ndparallel.planner.step.journal import JournalClock, StageMessages
-from ndparallel.planner.step.pipeline_journal import stage_journal
+from ndparallel.planner.step.pipeline_journal import sharing_seconds, stage_journal
 
 
 class JournalRank(StageMessages, GridRank):
@@ -31,6 +31,11 @@ class JournalRank(StageMessages, GridRank):
         members = self.machine.members
         senders, receivers = (members + (rank - self.rank) * len(members) for rank in (source, target))
         return self.machine.piece(senders, receivers, self.work.message_bytes)
+
+
+def executed_sharing(work: ExecutedWorkload) -> float:
+    """What an executed run's step takes longer on ports that are shared."""
+    return sharing_seconds(work, executed_journals)
 
 
 def executed_journals(work: ExecutedWorkload, schedule: Schedule) -> list[Journal]:

@@ -8,6 +8,7 @@ Idea   Where the stack runs on a grid, every GPU of every pipeline rank is timed
 from functools import lru_cache
 
 from ndparallel.planner.lesson_runs.grid import run_grid, slowest_gpu
+from ndparallel.planner.lesson_runs.memory import most_held
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory
 from ndparallel.planner.step.pipeline import schedule_of
@@ -43,5 +44,5 @@ def executed_memory(work: ExecutedWorkload) -> list[StageMemory]:
         peaks = [one_stage(work).memory.peak]
     else:
         schedule = schedule_of(work)
-        peaks = [work.memory(rank, schedule) for rank in range(work.plan.pp)]
+        peaks = [most_held(work, rank, schedule) for rank in range(work.plan.pp)]
     return [StageMemory(**{kind: peak.get(kind, 0.0) for kind in STAGE_MEMORY_KINDS}) for peak in peaks]

@@ -60,6 +60,11 @@ def sharing_seconds(work: AnyWork, journals: Callable[[AnyWork, Schedule], list[
         return added + rounds * (seconds_added(journals(work, more.schedule)) - added) if rounds else added
 
 
+def framework_sharing(work: FrameworkWorkload) -> float:
+    """The same of a framework's plan; nothing where no groups share a port."""
+    return sharing_seconds(work, framework_journals) if work.pricing.groups.on_shared_ports else 0.0
+
+
 def framework_journals(work: FrameworkWorkload, schedule: Schedule) -> list[Journal]:
     """A journal for each pipeline rank."""
     ordered = OrderedWorkload(work.pricing, work.layers)

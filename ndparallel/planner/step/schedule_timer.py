@@ -24,6 +24,7 @@ from ndparallel.pipeline.replay import Ends, Replay, replay_of
 from ndparallel.pipeline.rounds import round_seconds
 from ndparallel.pipeline.search import check_size, search
 from ndparallel.pipeline.work import Work
+from ndparallel.pipeline.work_by_rank import busiest, longest_reducing, way_up, work_by_rank
 from ndparallel.planner.job import Plan
 
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
@@ -90,8 +91,8 @@ class ScheduleTimer:
         the busiest rank's pace in the end, so no round is quicker than that; and none ends before
         `soonest_ends`."""
         few, more, rounds = self.rounds
-        least = few.busiest(durations) if few.peaks == more.peaks else 0.0
-        least = self.per_round * max(least, few.longest_reducing(durations))
+        least = busiest(few, durations) if few.peaks == more.peaks else 0.0
+        least = self.per_round * max(least, longest_reducing(few, durations))
         end, complete, reduced = (
             [start + rounds * max(end - start, least) for start, end in zip(*moments)]
             for moments in zip(before[1:], after[1:])
@@ -111,8 +112,8 @@ class ScheduleTimer:
         replay, splits = self.rounds[0], self.plan.recipe.splits
         stages = [self.plan.layout.stages_of(rank) for rank in range(self.plan.pp)]
         weights = durations.seconds_by_stage(self.plan.stages)["W"]
-        up = replay.way_up(durations, "I" if splits else "B")
-        own = [self.microbatches * each for each in replay.work_by_rank(durations)]
+        up = way_up(replay, durations, "I" if splits else "B")
+        own = [self.microbatches * each for each in work_by_rank(replay, durations)]
         left = [self.microbatches * splits * sum(weights[stage] for stage in held) for held in stages]
         first = max(
             begin + busy - later + up[min(held)] for begin, busy, later, held in zip(start, own, left, stages)

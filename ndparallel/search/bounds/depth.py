@@ -1,9 +1,9 @@
 """How a model is cut in depth: what the ranks of a pipeline consist of.
 
-Idea   A rank is a count of parts (see columns.py): bare stages, dense layers, layers with experts, embedding,
-       head; and of the places that these units have in a stage (see sharded.py). Many ranks consist of the
-       same; of those only the first, which keeps most activations, and the last, which begins latest, can be
-       the ones that matter.
+Idea   A rank is a count of parts (see plan_table.py): bare stages, dense layers, layers with experts,
+       embedding, head; and of the places that these units have in a stage (see sharded.py). Many ranks
+       consist of the same; of those only the first, which keeps most activations, and the last, which begins
+       latest, can be the ones that matter.
 Cost   some microseconds for every stage, once for every (pp, chunks, layout).
 
 Glossary
@@ -19,7 +19,7 @@ import numpy as np
 from ndparallel.pipeline.actions import Layout
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.stages import kinds_by_stage
-from ndparallel.search.bounds.columns import OF_UNITS, PARTS, UNITS
+from ndparallel.search.bounds.plan_table import OF_UNITS, PARTS, UNITS
 from ndparallel.search.bounds.sharded import Place, places_in, places_of
 
 
@@ -55,7 +55,7 @@ class StagePartition:
 
 
 @lru_cache(maxsize=4096)
-def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> StagePartition:
+def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str) -> StagePartition:
     places = places_of(shape)
     every = kinds_by_stage(shape, pp * chunks)
     counted = {kinds: counts_of(kinds, places) for kinds in {*every}}

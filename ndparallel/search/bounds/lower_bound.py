@@ -13,8 +13,8 @@ Limit  What ranks wait for one another on the way (uneven stages, slow messages)
        experts is taken to hide. docs/manual.md says how near the bound is.
 
 Glossary
-    columns   what does not depend on schedule and chunks (columns.py); here the first axis of an array is
-              ranks, the last is plans
+    columns   what does not depend on schedule and chunks (time_columns.py, memory_columns.py); here the first
+              axis of an array is ranks, the last is plans
     tail      seconds behind a rank's last action: gradients, weights and optimizer that nothing hides
 """
 
@@ -33,18 +33,10 @@ from ndparallel.planner.layers.kept import on_gpu, passed_messages
 from ndparallel.planner.memory.total import chunks_in_flight
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.paired import share_in_pairs
-from ndparallel.search.bounds.columns import (
-    DEGREES,
-    OF_UNITS,
-    PARTS,
-    TRAINED,
-    UNITS,
-    PlanTable,
-    memory_table,
-    take,
-    time_tables,
-)
 from ndparallel.search.bounds.depth import StagePartition, depth_of
+from ndparallel.search.bounds.memory_columns import TRAINED, memory_table
+from ndparallel.search.bounds.plan_table import DEGREES, OF_UNITS, PARTS, UNITS, PlanTable, take
+from ndparallel.search.bounds.time_columns import time_tables
 
 NUMBERS = (*DEGREES, "chunks")
 TINY = 1e-12  # seconds

@@ -1,4 +1,4 @@
-"""What a plan costs whatever its schedule and its chunks: columns of numbers, one row for every plan.
+"""What a plan takes whatever its schedule and its chunks: columns of seconds, one row for every plan.
 
 Idea   Seconds, bytes and parameters of any run of stages are sums over what the stages consist of. So a plan
        is its prices of one layer, one embedding, one head and one bare stage, computed for thousands of plans
@@ -7,8 +7,7 @@ Cost   some hundred numpy operations for every choice of the three words, whatev
 Limit  All plans are on the same number of GPUs. Layers with and without experts are mixed evenly.
 
 Glossary
-    part      what a stage consists of: the bare stage itself, dense layers, layers with experts, embedding,
-              head
+    part      see `ndparallel.search.bounds.plan_table`
     waits     what FSDP adds to a unit in each of the places that it can have (sharded.py); first_waits: the
               same for the forward pass that gathers weights which then stay
     pass      F, I (recomputation included) or W
@@ -20,13 +19,9 @@ Glossary
               software runs all in pairs; alone: those of compute, by unit
     slowdown  of compute, while a collective is under way
     tied      seconds to sum the gradients of a table that is embedding and head, on two pipeline ranks
-    reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it
-              holds; waiting: of them those of gradients that are whole until a chunk's last microbatch
-    once      bytes of what one layer computes again, and gathers
-    passed    bytes of one microbatch's message between stages, where they are kept
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,30 +29,29 @@ import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
-from ndparallel.planner.layers.dense import lists_of
-from ndparallel.planner.layers.kept import kept_bytes, once_bytes, passed_bytes, prediction_bytes
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
-from ndparallel.planner.memory.outside import context_bytes
-from ndparallel.planner.memory.states import (
-    fsdp_states,
-    is_fully_sharded,
-    plain_states,
-)
-from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.numbers import either
 from ndparallel.planner.stages import (
     gathers_again,
     gathers_every_microbatch,
-    held_of,
     keeps_gradients,
     keeps_weights,
-    trained_of,
 )
 from ndparallel.planner.step.data_collectives import gathered_weights, reduced_gradients
 from ndparallel.planner.step.framework import slowest_of
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.parameter_kernels import optimizer_seconds
 from ndparallel.planner.step.stage_messages import message_seconds, tied, tied_sum
+from ndparallel.search.bounds.plan_table import (
+    DEGREES,
+    OF_UNITS,
+    PARTS,
+    UNITS,
+    PlanTable,
+    exists,
+    line_through,
+    whole,
+)
 from ndparallel.search.bounds.sharded import (
     UnitTimes,
     busier_line,
@@ -66,35 +60,8 @@ from ndparallel.search.bounds.sharded import (
     wait_of_forward,
 )
 
-PARTS = ("stage", "dense", "experts", "embedding", "head")
-OF_UNITS = slice(1, len(PARTS))  # all but the bare stage
-UNITS = PARTS[OF_UNITS]
-HELD = slice(0, 2)  # of the lines of elements
-TRAINED = slice(-2, None)  # the same ones, where what is trained is what is held
-DEGREES = ("tp", "pp", "dp", "ep", "cp", "micro_batch")
 CUTS = ("tp", "cp", "ep", "micro_batch")  # what a layer's operations and its collectives depend on
 DATA_LINES = ("dp", "shards")  # one or the other
-MANY = 1e9  # parameters: enough that a difference of two prices is exact
-
-# the last axis of each counts plans; before it stand passes, lines or parts
-PlanTable = dict[str, np.ndarray]
-
-
-def memory_table(job: TrainingJob, plans: Plan) -> PlanTable:
-    """The columns that memory follows from, of plans that share recompute, zero and sequence parallelism.
-    Their degrees are arrays of one length."""
-    columns = memory_columns(job, plans) | {
-        "elements": [line for count in counts_of(job) for line in elements_by_part(job, plans, count)],
-        "microbatches": plans.microbatches(job),
-    }
-    return {name: whole(column, len(plans.tp)) for name, column in columns.items()}
-
-
-def counts_of(job: TrainingJob) -> tuple[Callable, ...]:
-    """What counts a rank's parameters: as they are held, and as they are trained where these differ in some
-    plans."""
-    differ = job.adapters or any(job.matrix_bytes(zero) != 2 for zero in (0, 1))
-    return (held_of, trained_of) if differ else (held_of,)
 
 
 def time_tables(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
@@ -138,31 +105,6 @@ def time_table(pricing: Pricing) -> PlanTable:
         "slowdown": pricing.slowdown,
     }
     return {name: whole(column, len(plans.tp)) for name, column in columns.items()}
-
-
-def whole(column: Any, size: int) -> np.ndarray:
-    """Nested lists of numbers and arrays of plans as one array, plans last."""
-    if isinstance(column, list | tuple):
-        return np.stack([whole(part, size) for part in column])
-    return np.broadcast_to(np.asarray(column, dtype=float), (size,))
-
-
-def joined(tables: Sequence[PlanTable]) -> PlanTable:
-    return {name: np.concatenate([table[name] for table in tables], axis=-1) for name in tables[0]}
-
-
-def take(columns: PlanTable, rows: np.ndarray) -> PlanTable:
-    """Some of the plans, by their places."""
-    return {name: np.take(column, rows, axis=-1) for name, column in columns.items()}
-
-
-def exists(job: TrainingJob, kind: str) -> bool:
-    return {"dense": job.shape.moe_layers < job.shape.layers, "experts": job.shape.moe_layers > 0}.get(
-        kind, True
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- seconds
 
 
 def price_units(pricings: Sequence[Pricing]) -> None:
@@ -329,47 +271,3 @@ def waits_of(
 
 def by_unit(seconds: Sequence[Any]) -> dict[str | None, Any]:
     return {None: 0.0, **dict(zip(UNITS, seconds))}
-
-
-# ----------------------------------------------------------------------------------------------------- memory
-
-
-def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
-    """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank
-    holds; as gradients of all chunks wait in 1F1B, which has one."""
-    plans = replace(plans, schedule="1f1b")
-    lists = lists_of(job, plans)
-    ways = (plain_states, fsdp_states)
-    size = 2 * len(counts_of(job))
-    plain, fsdp = (
-        line_through(
-            lambda *each, states=states: sum(states(job, plans, each[HELD], each[TRAINED]).values()), size
-        )
-        for states in ways
-    )
-    sharded = is_fully_sharded(job, plans)
-    reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
-    return {
-        "reserve": reserve + context_bytes(job, plans),
-        "once": once_bytes(job, plans),
-        "in_pairs": plans.sends_rows_beside(job.stack),
-        "per_element": per_element,
-        "kept": kept_bytes(lists, plans.recompute),
-        "away": job.activations_away,
-        "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),
-        "passed": passed_bytes(job, plans),
-        "logits": logits_bytes(job, plans) + prediction_bytes(job, plans),
-    }
-
-
-def line_through(of: Callable, size: int = 2) -> tuple[Any, ...]:
-    """A linear function of (parameters that dp ranks share, parameters of experts), held and trained where
-    these differ: what it is for none, and for one of each."""
-    none = of(*[0.0] * size)
-    return none, *((of(*MANY * one) - none) / MANY for one in np.eye(size))
-
-
-def elements_by_part(job: TrainingJob, plans: Plan, count: Callable) -> list[list[Any]]:
-    """Parameters of every part: those that dp ranks share, and those of experts."""
-    held = [count(job, plans, kind) if exists(job, kind) else (0.0, 0.0) for kind in UNITS]
-    return [[0.0, *column] for column in zip(*held)]

@@ -1,0 +1,79 @@
+"""What a plan holds whatever its schedule and its chunks: columns of bytes, one row for every plan.
+
+Idea   As `ndparallel.search.bounds.time_columns`, of memory.
+
+Glossary
+    reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it
+              holds; waiting: of them those of gradients that are whole until a chunk's last microbatch
+    once      bytes of what one layer computes again, and gathers
+    passed    bytes of one microbatch's message between stages, where they are kept
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.dense import lists_of
+from ndparallel.planner.layers.kept import kept_bytes, once_bytes, passed_bytes, prediction_bytes
+from ndparallel.planner.memory.outside import context_bytes
+from ndparallel.planner.memory.states import fsdp_states, is_fully_sharded, plain_states
+from ndparallel.planner.memory.total import logits_bytes
+from ndparallel.planner.stages import held_of, keeps_weights, trained_of
+from ndparallel.search.bounds.plan_table import UNITS, PlanTable, exists, line_through, whole
+
+HELD = slice(0, 2)  # of the lines of elements
+TRAINED = slice(-2, None)  # the same ones, where what is trained is what is held
+
+
+def memory_table(job: TrainingJob, plans: Plan) -> PlanTable:
+    """The columns that memory follows from, of plans that share recompute, zero and sequence parallelism.
+    Their degrees are arrays of one length."""
+    columns = memory_columns(job, plans) | {
+        "elements": [line for count in counts_of(job) for line in elements_by_part(job, plans, count)],
+        "microbatches": plans.microbatches(job),
+    }
+    return {name: whole(column, len(plans.tp)) for name, column in columns.items()}
+
+
+def counts_of(job: TrainingJob) -> tuple[Callable, ...]:
+    """What counts a rank's parameters: as they are held, and as they are trained where these differ in some
+    plans."""
+    differ = job.adapters or any(job.matrix_bytes(zero) != 2 for zero in (0, 1))
+    return (held_of, trained_of) if differ else (held_of,)
+
+
+def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
+    """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank
+    holds; as gradients of all chunks wait in 1F1B, which has one."""
+    plans = replace(plans, schedule="1f1b")
+    lists = lists_of(job, plans)
+    ways = (plain_states, fsdp_states)
+    size = 2 * len(counts_of(job))
+    plain, fsdp = (
+        line_through(
+            lambda *each, states=states: sum(states(job, plans, each[HELD], each[TRAINED]).values()), size
+        )
+        for states in ways
+    )
+    sharded = is_fully_sharded(job, plans)
+    reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
+    return {
+        "reserve": reserve + context_bytes(job, plans),
+        "once": once_bytes(job, plans),
+        "in_pairs": plans.sends_rows_beside(job.stack),
+        "per_element": per_element,
+        "kept": kept_bytes(lists, plans.recompute),
+        "away": job.activations_away,
+        "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),
+        "passed": passed_bytes(job, plans),
+        "logits": logits_bytes(job, plans) + prediction_bytes(job, plans),
+    }
+
+
+def elements_by_part(job: TrainingJob, plans: Plan, count: Callable) -> list[list[Any]]:
+    """Parameters of every part: those that dp ranks share, and those of experts."""
+    held = [count(job, plans, kind) if exists(job, kind) else (0.0, 0.0) for kind in UNITS]
+    return [[0.0, *column] for column in zip(*held)]

@@ -1,0 +1,50 @@
+"""Tables of plans: columns of numbers, one row for every plan, and what a stage consists of.
+
+Glossary
+    part   what a stage consists of: the bare stage itself, dense layers, layers with experts, embedding, head
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ndparallel.planner.job import TrainingJob
+
+PARTS = ("stage", "dense", "experts", "embedding", "head")
+OF_UNITS = slice(1, len(PARTS))  # all but the bare stage
+UNITS = PARTS[OF_UNITS]
+DEGREES = ("tp", "pp", "dp", "ep", "cp", "micro_batch")
+MANY = 1e9  # parameters: enough that a difference of two prices is exact
+
+# the last axis of each counts plans; before it stand passes, lines or parts
+PlanTable = dict[str, np.ndarray]
+
+
+def whole(column: Any, size: int) -> np.ndarray:
+    """Nested lists of numbers and arrays of plans as one array, plans last."""
+    if isinstance(column, list | tuple):
+        return np.stack([whole(part, size) for part in column])
+    return np.broadcast_to(np.asarray(column, dtype=float), (size,))
+
+
+def joined(tables: Sequence[PlanTable]) -> PlanTable:
+    return {name: np.concatenate([table[name] for table in tables], axis=-1) for name in tables[0]}
+
+
+def take(columns: PlanTable, rows: np.ndarray) -> PlanTable:
+    """Some of the plans, by their places."""
+    return {name: np.take(column, rows, axis=-1) for name, column in columns.items()}
+
+
+def exists(job: TrainingJob, kind: str) -> bool:
+    return {"dense": job.shape.moe_layers < job.shape.layers, "experts": job.shape.moe_layers > 0}.get(
+        kind, True
+    )
+
+
+def line_through(of: Callable, size: int = 2) -> tuple[Any, ...]:
+    """A linear function of (parameters that dp ranks share, parameters of experts), held and trained where
+    these differ: what it is for none, and for one of each."""
+    none = of(*[0.0] * size)
+    return none, *((of(*MANY * one) - none) / MANY for one in np.eye(size))
