@@ -3,6 +3,7 @@ them."""
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ PUBLISHED = {
 }
 
 
-ARCHITECTURES = json.loads((Path(__file__).parents[1] / "support" / "architectures.json").read_text("utf-8"))
+SUPPORT = Path(__file__).parents[1] / "support"
+ARCHITECTURES = json.loads((SUPPORT / "architectures.json").read_text("utf-8"))
+VARIANTS = json.loads((SUPPORT / "variants.json").read_text("utf-8"))
 
 
 def tiny(model_type: str, **changes):
@@ -353,10 +356,10 @@ def test_qwen_puts_experts_in_every_second_layer_from_the_second_on():
     assert [layer for layer in range(6) if shape.has_experts(layer)] == [1, 5]
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ARCHITECTURES | VARIANTS)
 def test_an_architecture_has_as_many_parameters_as_transformers_builds(name):
     """tests/planner/test_reference.py builds them again where transformers is installed."""
-    entry = ARCHITECTURES[name]
+    entry = (ARCHITECTURES | VARIANTS)[name]
     assert parameters(entry["config"]).total == entry["parameters"]
 
 
@@ -375,6 +378,47 @@ def test_the_language_model_of_qwens_that_see_is_counted_in_files_of_every_age()
     beside = shape_of(older, "m", "")
     assert beside.parameters() == find_model("qwen2-7b").parameters()
     assert "what sees is left out" in beside.notes[-1]
+
+
+@pytest.mark.parametrize("name, billions", [("llama-4-scout", 109), ("llama-4-maverick", 402)])
+def test_llama_4_and_what_it_sees_with_have_the_parameters_on_the_model_card(name, billions):
+    """A token passes 17 billion of them; both models see with the same 871932416."""
+    counted = find_model(name).parameters()
+    assert round((counted.total + 871932416) / 1e9) == billions
+    assert round(counted.active / 1e9) == 17
+
+
+def test_maverick_has_experts_in_every_second_layer_and_scout_in_all():
+    shape = find_model("llama-4-maverick")
+    assert [shape.has_experts(layer) for layer in range(4)] == [False, True, False, True]
+    assert find_model("llama-4-scout").moe_layers == shape.layers == 48
+
+
+def test_a_norm_without_weights_is_priced_as_one_with_them_and_said():
+    scout, weighed = find_model("llama-4-scout"), replace(find_model("llama-4-scout"), qk_norm="head")
+    assert weighed.parameters().total - scout.parameters().total == 48 * 2 * 128
+    assert any("priced in every layer" in note for note in scout.notes)
+
+
+LLAMA4 = {"intermediate_size_mlp": 56, "num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 12}
+
+
+@pytest.mark.parametrize(
+    "changes, whole, unrotated",
+    [
+        ({}, [3], [3]),
+        ({"no_rope_layers": []}, [3], [3]),
+        ({"no_rope_layer_interval": 2}, [1, 3, 5], [1, 3, 5]),
+        ({"no_rope_layers": [0, 1, 1, 1, 1, 0, 0]}, [0, 5], [0, 5]),
+        ({"layer_types": ["full_attention"] * 2 + ["chunked_attention"] * 4}, [0, 1], [3]),
+    ],
+)
+def test_llama_4_attends_in_chunks_but_in_layers_without_positions_or_as_listed(changes, whole, unrotated):
+    """Llama4TextConfig.__post_init__ in configuration_llama4.py of transformers 5.23.0."""
+    entries = tiny("llama4_text", num_hidden_layers=6, attention_chunk_size=9, **LLAMA4 | changes)
+    shape = shape_of(entries, "tiny", "")
+    assert (shape.chunked, shape.window, [*shape.whole_layers]) == (True, 9, whole)
+    assert [*shape.constants.unrotated] == unrotated
 
 
 def test_mimo_is_a_qwen2_with_a_prediction_layer():
@@ -541,9 +585,31 @@ def test_the_share_of_pairs_that_windows_keep_is_that_of_the_masks_counted_one_b
     assert shape.seen_share(length) == pytest.approx(counted / (3 * causal))
 
 
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
+def test_a_query_sees_its_own_chunk_alone(length, chunk, whole):
+    shape = from_flags(**SMALL | {"layers": 3}, window=chunk, chunked=True, whole_layers=tuple(range(whole)))
+    seen = [sum(key // chunk == query // chunk for key in range(query + 1)) for query in range(length)]
+    causal = length * (length + 1) / 2
+    assert shape.seen_share(length) == pytest.approx(
+        (whole * causal + (3 - whole) * sum(seen)) / (3 * causal)
+    )
+
+
 @pytest.mark.parametrize(
     "entries, sentence",
     [
+        (
+            tiny("llama4_text", interleave_moe_layer_step=0, **LLAMA4),
+            "interleave_moe_layer_step is 0; it must",
+        ),
+        (
+            tiny("llama4_text", moe_layers=[3], **LLAMA4),
+            "moe_layers must be a list of layer numbers from 0 to 2",
+        ),
+        (
+            tiny("llama4_text", no_rope_layers=[2], **LLAMA4),
+            "no_rope_layers must be a list of zeros and ones",
+        ),
         (tiny("llamma"), "unknown model_type 'llamma'. Did you mean 'llama'?"),
         ({"hidden_size": 1}, "model_type is missing."),
         (tiny("llama", vocab_size=None), "vocab_size is missing."),

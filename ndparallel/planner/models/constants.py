@@ -11,6 +11,8 @@ Glossary
     clamp           gpt-oss's activation: its inputs' largest size, beside a gate of its own
     scaling         how a longer sequence is met
     renormalized    the chosen experts' weights sum to 1
+    scores          how a router makes weights of its numbers: "softmax", "sigmoid"
+    scaled_inputs   these weights multiply what goes into an expert, and not what comes out
 """
 
 import reprlib
@@ -42,6 +44,8 @@ OTHERS = (  # of which no framework here has a flag
     "logit_scale",
     "clip_qkv",
     "rope_local_base_freq",
+    "attn_scale",
+    "floor_scale",
 )
 
 
@@ -56,6 +60,8 @@ class Constants:
     rotary_scaling: tuple[tuple[str, Any], ...] = ()
     router_scaling: float | None = None
     renormalized: bool | None = None
+    scores: str = ""
+    scaled_inputs: bool = False
     balance_loss: float | None = None
     balance_by_sequence: bool | None = None
     activation_clamp: float | None = None

@@ -24,6 +24,8 @@ from ndparallel.planner.models.parts_of_config import (
     gpt_oss_experts,
     gpt_oss_words,
     latent_attention,
+    llama4_experts,
+    llama4_words,
     mixtral_experts,
     neox_words,
     opt_words,
@@ -214,6 +216,21 @@ GEMMA3 = replace(
     qk_norm="head",
     full_every=6,
 )
+LLAMA4 = Family(
+    "Llama4TextConfig",
+    {
+        "head_dim": PER_HEAD,
+        "tied": False,
+        "attention_bias": False,
+        "qk_norm": True,
+        "every": 1,
+        "chunk": 8192,
+    },
+    spellings={"ffn": ("intermediate_size_mlp",), "expert_ffn": ("intermediate_size",)},
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    experts=llama4_experts,
+    words=llama4_words,
+)
 GPT_OSS = Family(
     "GptOssConfig",
     {"head_dim": 64, "tied": False, "attention_bias": True},
@@ -351,6 +368,7 @@ FAMILIES = {
     "glm4_moe_lite": GLM4_MOE_LITE,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
+    "llama4_text": LLAMA4,
     "gpt_oss": GPT_OSS,
     "gpt_neox": GPT_NEOX,
     "falcon": FALCON,

@@ -149,6 +149,8 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
         yield "Only the language model is counted; what sees is left out."
     if shape.parallel:
         yield "Attention and MLP read the same input; they are priced one after the other."
+    if shape.qk_norm == "unscaled" and shape.constants.unrotated:
+        yield "Queries and keys are normed where they have positions; it is priced in every layer."
     if shape.sinks:
         yield (
             "Attention's sinks and the biases of experts are counted, but take no time; the activation is "

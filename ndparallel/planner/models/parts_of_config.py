@@ -20,7 +20,7 @@ from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.shape import Experts, LatentAttention
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # of layer_types
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # of layer_types
 
 # ------------------------------------------------------------------------------------------------- experts
 
@@ -58,6 +58,21 @@ def deepseek_v2_experts(config: Config) -> Experts:
         groups=size_or_one(config, "groups"),
         top_groups=size_or_one(config, "top_groups"),
         dense_layers=tuple(layer for layer in range(config.size("layers")) if layer < first or layer % every),
+    )
+
+
+def llama4_experts(config: Config) -> Experts:
+    """In the layers that are listed, else in the last of every N; beside them one as wide serves every
+    token."""
+    layers, every = range(config.size("layers")), config.size("every")
+    mixed = (
+        config.layer_numbers("mixed_layers")
+        if config.has("mixed_layers")
+        else {layer for layer in layers if (layer + 1) % every == 0}
+    )
+    width, dense = config.size("expert_ffn"), tuple(layer for layer in layers if layer not in mixed)
+    return Experts(
+        config.size("experts"), config.size("top_k"), width, 1, shared_ffn=width, dense_layers=dense
     )
 
 
@@ -101,7 +116,30 @@ def windows(config: Config, full_every: int) -> dict[str, Any]:
     return {"window": window, "whole_layers": tuple(whole)}
 
 
+def chunks(config: Config, unrotated: tuple[int, ...]) -> dict[str, Any]:
+    """The chunk, and the layers that see the whole sequence: as `layer_types` lists them, or those without
+    positions."""
+    kinds = config.layer_kinds((FULL, CHUNKED))
+    whole = tuple(layer for layer, kind in enumerate(kinds) if kind == FULL) if kinds else unrotated
+    return {"window": config.size("chunk"), "whole_layers": whole, "chunked": True}
+
+
 # ---------------------------------------------------------------------- what one family says in its own words
+
+
+def llama4_words(config: Config) -> Mapping[str, Any]:
+    """Every fourth layer has no positions where the file does not say which; the others have chunks, and may
+    have norms of queries and keys."""
+    every = config.entries.get("no_rope_layer_interval") or 4
+    tuned = config.entries.get("attn_temperature_tuning") is not False
+    warmer = {"attn_scale": 0.1, "floor_scale": 8192} if tuned else {}
+    constants = constants_of({**warmer, **config.entries, "no_rope_layer_interval": every})
+    unrotated = tuple(layer for layer in constants.unrotated if layer < config.size("layers"))
+    return {
+        "qk_norm": "unscaled" if config.flag("qk_norm") else "",
+        "constants": replace(constants, unrotated=unrotated, scores="sigmoid", scaled_inputs=True),
+        **chunks(config, unrotated),
+    }
 
 
 def neox_words(config: Config) -> Mapping[str, Any]:

@@ -22,8 +22,6 @@ REFUSED = {
     "nemotron-nas": Refusal(
         "its layers differ from one another in width, and some have no attention", "llama"
     ),
-    "llama4": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
-    "llama4_text": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
     "qwen3_next": Refusal(LINEAR, "qwen3_moe"),
     "qwen3_5": Refusal(LINEAR, "qwen3"),
     "qwen3_5_text": Refusal(LINEAR, "qwen3"),
