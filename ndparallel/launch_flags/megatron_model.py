@@ -55,6 +55,7 @@ def refuse_other_layers(shape: ModelShape) -> None:
             "norms of queries and keys in the layers with positions alone",
         ),
         (shape.embedding_norm, "a norm of the embedding"),
+        (not shape.norm_weights, "norms without weights"),
         (
             is_stretched(shape) and shape.prediction_layers,
             "multi-token prediction with positions of YaRN, but in latent attention",
@@ -140,9 +141,13 @@ def score_flags(shape: ModelShape) -> Iterator[str]:
     given, balanced = shape.constants, is_balanced(shape)
     if balanced and given.scores == "softmax":
         raise no_flags_for("a softmax router with numbers that balance the load")
-    if given.scaled_inputs and shape.experts and shape.experts.top_k > 1:
+    by_sigmoid = balanced or given.scores == "sigmoid"
+    several = shape.experts is not None and shape.experts.top_k > 1
+    if by_sigmoid and several and given.renormalized is False:
+        raise no_flags_for("sigmoids of a router whose sum is not made 1")
+    if given.scaled_inputs and several:
         raise no_flags_for("weights on the inputs of several experts")
-    yield f"{fields.SCORES} sigmoid" if balanced or given.scores == "sigmoid" else ""
+    yield f"{fields.SCORES} sigmoid" if by_sigmoid else ""
     yield "--moe-router-enable-expert-bias" if balanced else ""
     yield fields.SCALED_INPUTS if given.scaled_inputs else ""
 

@@ -234,6 +234,37 @@ def test_llama_4_has_experts_beside_dense_layers_and_a_sigmoid_on_their_input():
     assert (found.constants.scores, found.constants.scaled_inputs) == ("sigmoid", True)
 
 
+@pytest.mark.parametrize(
+    "model_type, changes, what",
+    [
+        ("olmo", {}, "a layernorm without a shift"),
+        ("nanochat", {"hidden_act": "relu2"}, "a norm of the embedding"),
+        (
+            "ernie4_5_moe",
+            {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 64, "moe_num_shared_experts": 1},
+            "a softmax router with numbers that balance the load",
+        ),
+        (
+            "dots1",
+            {
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 64,
+                "n_shared_experts": 1,
+                "n_group": 1,
+                "topk_group": 1,
+                "norm_topk_prob": False,
+            },
+            "sigmoids of a router whose sum is not made 1",
+        ),
+    ],
+)
+def test_what_megatron_would_build_otherwise_is_refused(model_type, changes, what):
+    shape = shape_of(preset_entries("llama-3-8b") | {"model_type": model_type} | changes, "m", "")
+    with pytest.raises(UserError, match=what):
+        emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+
+
 def test_megatron_has_no_chunks_and_norms_queries_and_keys_in_all_layers_or_none():
     scout = replace(job_of("llama-4-scout"), sequence=8192)
     with pytest.raises(UserError, match="norms of queries and keys in the layers with positions alone"):

@@ -394,6 +394,51 @@ def test_maverick_has_experts_in_every_second_layer_and_scout_in_all():
     assert find_model("llama-4-scout").moe_layers == shape.layers == 48
 
 
+def test_layers_have_experts_where_the_file_lists_them():
+    """mlp_layer_types of transformers 5; it goes before the numbers of dense layers at the front."""
+    listed = {"mlp_layer_types": ["sparse", "dense", "sparse"]}
+    for entries in (tiny("mellum", **SOME), tiny("hy_v3", **SOME), tiny("exaone_moe", **SOME)):
+        shape = shape_of(entries | listed, "m", "")
+        assert shape.experts and shape.experts.dense_layers == (1,)
+    said = refusal(shape_of, tiny("mellum", **SOME, mlp_layer_types=["sparse"]), "m", "")
+    assert said == "mlp_layer_types lists 1 layers; there are 3."
+
+
+def test_ernie_has_experts_between_two_layers_in_the_last_of_every_n():
+    """Ernie4_5_MoeDecoderLayer in modeling_ernie4_5_moe.py of transformers 5.23.0."""
+    sizes = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24, "moe_num_shared_experts": 1}
+    places = {"moe_layer_start_index": 2, "moe_layer_end_index": 6, "moe_layer_interval": 2}
+    shape = shape_of(tiny("ernie4_5_moe", num_hidden_layers=9, **sizes, **places), "m", "")
+    assert [layer for layer in range(9) if shape.has_experts(layer)] == [3, 5]
+    shape = shape_of(tiny("ernie4_5_moe", num_hidden_layers=9, **sizes), "m", "")
+    assert [layer for layer in range(9) if shape.has_experts(layer)] == [*range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    "entries, sentence",
+    [
+        (
+            tiny("hunyuan_v1_moe", num_experts=4, moe_topk=[1, 2, 2]),
+            "moe_topk must be a whole number, not [1,",
+        ),
+        (tiny("hunyuan_v1_moe", num_experts=4, moe_topk=[]), "moe_topk must be a whole number, not []."),
+        (tiny("stablelm", qk_layernorm=True), "qk_layernorm True is not supported, only false."),
+        (tiny("ernie4_5_moe", use_bias=True), "use_bias True is not supported, only false."),
+        (tiny("apertus", hidden_act="xielu"), "its activation xIELU has parameters and kernels"),
+    ],
+)
+def test_what_a_family_could_be_and_is_not_counted_is_told(entries, sentence):
+    assert sentence in refusal(shape_of, entries, "m", "")
+
+
+def test_norms_without_weights_have_no_parameters_wherever_they_stand():
+    """OLMo's, and nanochat's, which norms the embedding, queries and keys as well."""
+    for name, changes in (("olmo", {}), ("nanochat", {"hidden_act": "relu2"})):
+        counted = parameters(tiny(name, **changes))
+        assert (counted.layer_norms, counted.final_norm, counted.embedding_norm) == (0, 0, 0)
+    assert shape_of(tiny("nanochat", hidden_act="relu2"), "m", "").attention_norms() == ()
+
+
 def test_a_norm_without_weights_is_priced_as_one_with_them_and_said():
     scout, weighed = find_model("llama-4-scout"), replace(find_model("llama-4-scout"), qk_norm="head")
     assert weighed.parameters().total - scout.parameters().total == 48 * 2 * 128
@@ -549,7 +594,15 @@ def test_every_default_that_was_used_is_said():
     assert sum("not given" in note for note in notes) == 5  # head_dim, attention_bias and mlp_bias too
 
 
+SOME = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_shared_experts": 1}
 WINDOWS = [  # entries, and the layers out of 6 that see the whole sequence
+    (tiny("cwm", sliding_window=9), [0, 4]),
+    (tiny("granite_swa", sliding_window=9), [0, 4]),
+    (tiny("exaone4", sliding_window=9), [3]),
+    (tiny("exaone_moe", sliding_window=9, **SOME), [3]),
+    (tiny("vaultgemma", sliding_window=9), [1, 3, 5]),
+    (tiny("ministral", sliding_window=9), []),
+    (tiny("starcoder2", sliding_window=9, hidden_act="gelu"), []),
     (tiny("mistral", sliding_window=9), []),
     (tiny("gemma2", sliding_window=9), [1, 3, 5]),
     (tiny("gemma3_text", sliding_window=9), [5]),

@@ -24,10 +24,10 @@ from ndparallel.base.errors import UserError
 from ndparallel.planner.models.sizes import checked_size
 
 KEYS = {
-    "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
+    "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),
     "rotary_base": ("rope_theta", "rotary_emb_base"),
     "rotary_share": ("partial_rotary_factor", "rotary_pct"),
-    "router_scaling": ("routed_scaling_factor",),
+    "router_scaling": ("routed_scaling_factor", "router_scaling_factor"),
     "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
     "activation_clamp": ("swiglu_limit",),
 }
@@ -46,6 +46,10 @@ OTHERS = (  # of which no framework here has a flag
     "rope_local_base_freq",
     "attn_scale",
     "floor_scale",
+    "layer_rope_theta",
+    "scale_emb",
+    "scale_depth",
+    "dim_model_base",
 )
 
 

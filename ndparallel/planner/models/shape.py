@@ -154,14 +154,15 @@ class ModelShape:
     model can have.
 
     `positions` is the number of learned positions, which are parameters; 0 for rotary and ALiBi. `biases`
-    names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `norms` says where a layer's norms
-    stand, `qk_norm` over what queries and keys are normed; with `sinks` every head has a
-    number that its scores are weighed against. `parallel` attention and MLP read the same input
-    and are summed. A query sees the last `window` tokens, itself among them, but in `whole_layers` (their
-    numbers, from 0); 0 is the whole sequence. With `chunked` windows they stand side by side, and a query
-    sees what is before it in its own. With `latent` attention `head_dim` is the width of a query,
-    nope + rope. `ffn` is the width of a dense MLP, whether or not a layer has one. `notes` says in sentences
-    what was assumed and what is left out.
+    names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `norms` says where a layer's
+    norms stand; without `norm_weights` these, the last one and the embedding's have no scale. `qk_norm`
+    says over what queries and keys are normed; with `sinks` every head has a number that its scores are
+    weighed against. `parallel` attention and MLP read the same input and are summed. A query sees the
+    last `window` tokens, itself among them, but in `whole_layers` (their numbers, from 0); 0 is the whole
+    sequence. Where windows are `chunked` they stand side by side, and a query sees what is before it in
+    its own. With `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the width
+    of a dense MLP, whether or not a layer has one. `notes` says in sentences what was assumed and what is
+    left out.
     """
 
     name: str
@@ -178,6 +179,7 @@ class ModelShape:
     positions: int = 0
     biases: tuple[str, ...] = ()
     norms: str = "before"
+    norm_weights: bool = True
     qk_norm: str = ""
     sinks: bool = False
     embedding_norm: bool = False
@@ -302,7 +304,7 @@ class ModelShape:
     @cached_property
     def _parameters(self) -> Parameters:
         some = self.experts
-        norm = self.hidden * (1 + ("norm" in self.biases))
+        norm = self.hidden * (self.norm_weights + ("norm" in self.biases))
         table = self.vocab * self.hidden
         return Parameters(
             token_embedding=table,
