@@ -54,6 +54,7 @@ def refuse_other_layers(shape: ModelShape) -> None:
             shape.qk_norm == "unscaled" and shape.constants.unrotated,
             "norms of queries and keys in the layers with positions alone",
         ),
+        (shape.constants.rotated_first and shape.qk_norm, "norms of queries and keys behind their rotation"),
         (shape.embedding_norm, "a norm of the embedding"),
         (not shape.norm_weights, "norms without weights"),
         (

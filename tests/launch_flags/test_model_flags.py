@@ -125,6 +125,17 @@ LLAMA_3 |= {"original_max_position_embeddings": 8192}
             {"rope_scaling": {"type": "linear", "factor": float("inf")}},
             "rope_scaling type linear, factor inf",
         ),
+        (
+            {
+                "rope_parameters": {"full_attention": {"rope_theta": 5e5}, "sliding_attention": {}},
+                "rope_scaling": None,
+            },
+            "its config says of rope_parameters of each kind of layer: mend",
+        ),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 4.0, "llama_4_scaling_beta": 0.1}},
+            "its config says of llama_4_scaling_beta 0.1: mend",
+        ),
         ({"no_rope_layer_interval": 16}, '--no-rope-freq "([0]*15+[1]*1)*2"'),
         ({"no_rope_layers": [0] + [1] * 31}, '--no-rope-freq "([1]*1+[0]*31)"'),
         (
@@ -239,6 +250,7 @@ def test_llama_4_has_experts_beside_dense_layers_and_a_sigmoid_on_their_input():
     [
         ("olmo", {}, "a layernorm without a shift"),
         ("nanochat", {"hidden_act": "relu2"}, "a norm of the embedding"),
+        ("hunyuan_v1_dense", {}, "norms of queries and keys behind their rotation"),
         (
             "ernie4_5_moe",
             {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 64, "moe_num_shared_experts": 1},
@@ -263,6 +275,19 @@ def test_what_megatron_would_build_otherwise_is_refused(model_type, changes, wha
     shape = shape_of(preset_entries("llama-3-8b") | {"model_type": model_type} | changes, "m", "")
     with pytest.raises(UserError, match=what):
         emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+
+
+def test_layers_of_exaone_without_a_window_have_no_positions():
+    """ExaoneMoeAttention in modeling_exaone_moe.py of transformers 5.23.0."""
+    sizes = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "num_shared_experts": 1}
+    entries = (
+        preset_entries("llama-3-8b") | {"model_type": "exaone_moe", "n_group": 1, "topk_group": 1} | sizes
+    )
+    shape = shape_of(entries | {"sliding_window": 128}, "m", "")
+    script = emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+    assert '--no-rope-freq "([0]*3+[1]*1)*8"' in script
+    assert '--window-size 127,0 \\\n  --window-attn-skip-freq "([1]*3+[0]*1)*8"' in script
+    assert not shape_of(entries | {"sliding_window": None}, "m", "").constants.unrotated
 
 
 def test_megatron_has_no_chunks_and_norms_queries_and_keys_in_all_layers_or_none():

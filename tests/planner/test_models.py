@@ -382,7 +382,8 @@ def test_the_language_model_of_qwens_that_see_is_counted_in_files_of_every_age()
 
 @pytest.mark.parametrize("name, billions", [("llama-4-scout", 109), ("llama-4-maverick", 402)])
 def test_llama_4_and_what_it_sees_with_have_the_parameters_on_the_model_card(name, billions):
-    """A token passes 17 billion of them; both models see with the same 871932416."""
+    """A token passes 17 billion of them. Both see with 871932416, as transformers builds
+    Llama4ForConditionalGeneration from their vision_config."""
     counted = find_model(name).parameters()
     assert round((counted.total + 871932416) / 1e9) == billions
     assert round(counted.active / 1e9) == 17

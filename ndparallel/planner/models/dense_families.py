@@ -20,7 +20,9 @@ from ndparallel.planner.models.family import (
 from ndparallel.planner.models.parts_of_config import (
     bigcode_words,
     cohere_words,
+    exaone_words,
     falcon_words,
+    hunyuan_words,
     hyperclovax_words,
     latent_attention,
     neox_words,
@@ -258,6 +260,7 @@ HUNYUAN = Family(
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
+    words=hunyuan_words,
 )
 EXAONE4 = Family(
     "Exaone4Config", {"head_dim": PER_HEAD, "tied": False}, norms="after", qk_norm="head", full_every=4
@@ -268,6 +271,7 @@ GRANITE_SWA = replace(
     defaults={**GRANITE.defaults, "tied": True},
     sinks=True,
     full_every=4,
+    words=exaone_words,
     full_first=True,
 )
 HYPERCLOVAX = replace(

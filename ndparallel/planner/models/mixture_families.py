@@ -13,6 +13,7 @@ from ndparallel.planner.models.parts_of_config import (
     deepseek_v2_experts,
     deepseek_v3_experts,
     ernie_experts,
+    exaone_words,
     glm4_words,
     gpt_oss_experts,
     gpt_oss_words,
@@ -187,6 +188,7 @@ EXAONE_MOE = Family(
     qk_norm="head",
     full_every=4,
     experts=deepseek_v3_experts,
+    words=exaone_words,
 )
 MELLUM = Family(
     "MellumConfig",

@@ -199,6 +199,16 @@ def hyperclovax_words(config: Config) -> Mapping[str, Any]:
     return {"norms": "both" if config.flag("post_norm") else "before"}
 
 
+def hunyuan_words(config: Config) -> Mapping[str, Any]:
+    return {"constants": replace(constants_of(config.entries), rotated_first=True)}
+
+
+def exaone_words(config: Config) -> Mapping[str, Any]:
+    """Where there are windows, layers that see the whole sequence have no positions."""
+    whole = windows(config, full_every=4, first=False).get("whole_layers", ())
+    return {"constants": replace(constants_of(config.entries), unrotated=whole)}
+
+
 def softmax_words(config: Config) -> Mapping[str, Any]:
     return {"constants": replace(constants_of(config.entries), scores="softmax")}
 
