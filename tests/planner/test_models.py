@@ -465,6 +465,8 @@ def test_llama_4_attends_in_chunks_but_in_layers_without_positions_or_as_listed(
     shape = shape_of(entries, "tiny", "")
     assert (shape.chunked, shape.window, [*shape.whole_layers]) == (True, 9, whole)
     assert [*shape.constants.unrotated] == unrotated
+    assert dict(shape.constants.others) == {"attn_scale": 0.1, "floor_scale": 8192}
+    assert not shape_of(entries | {"attn_temperature_tuning": False}, "tiny", "").constants.others
 
 
 def test_mimo_is_a_qwen2_with_a_prediction_layer():
@@ -506,6 +508,8 @@ def test_a_preset_is_found_in_capitals_and_a_slip_is_put_right():
         ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
         ("meta-llama/Llama-3.3-70B-Instruct", "llama-3-70b"),
         ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"),
+        ("Llama-4-Maverick-17B-128E", "llama-4-maverick"),
         ("google/gemma-3-27b-it", "gemma-3-27b"),
         ("nvidia/Nemotron-4-340B-Instruct", "nemotron-4-340b"),
         ("DeepSeek-R1", "deepseek-v3"),

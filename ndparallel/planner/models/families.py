@@ -74,6 +74,7 @@ from ndparallel.planner.models.mixture_families import (
     LLAMA4,
     MELLUM,
     MINIMAX_M2,
+    MISTRAL4,
     MIXTRAL,
     OLMOE,
     PHIMOE,
@@ -110,6 +111,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_moe_text": QWEN3_MOE,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,
+    "mistral4": MISTRAL4,
     "kimi_k2": DEEPSEEK_V3,  # its files name DeepseekV3Config as their class
     "dots1": DOTS1,
     "solar_open": SOLAR_OPEN,

@@ -63,6 +63,9 @@ DEEPSEEK_V3 = replace(
     defaults={**DEEPSEEK_V2.defaults, "groups": 8, "top_groups": 4},
     experts=deepseek_v3_experts,
 )
+MISTRAL4 = replace(
+    DEEPSEEK_V2, class_name="Mistral4Config", defaults={**DEEPSEEK_V2.defaults, "first_dense": 0}
+)
 GLM4_MOE_LITE = replace(
     DEEPSEEK_V3,
     class_name="Glm4MoeLiteConfig",

@@ -174,7 +174,7 @@ def llama4_words(config: Config) -> Mapping[str, Any]:
     """Every fourth layer has no positions where the file does not say which; the others have chunks, and may
     have norms of queries and keys."""
     every = config.entries.get("no_rope_layer_interval") or 4
-    tuned = config.entries.get("attn_temperature_tuning") is not False
+    tuned = config.entries.get("attn_temperature_tuning", True)  # 4 in older files
     warmer = {"attn_scale": 0.1, "floor_scale": 8192} if tuned else {}
     constants = constants_of({**warmer, **config.entries, "no_rope_layer_interval": every})
     unrotated = tuple(layer for layer in constants.unrotated if layer < config.size("layers"))

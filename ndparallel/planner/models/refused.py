@@ -25,6 +25,7 @@ REFUSED = {
     "glm_moe_dsa": Refusal(CHOSEN, "deepseek_v3"),
     "minimax_m3_vl_text": Refusal(CHOSEN, "minimax_m2"),
     "axk2": Refusal(CHOSEN, "deepseek_v3"),
+    "mistral_large4_text": Refusal(CHOSEN, "mistral4"),
     "dots3_note": Refusal(CHOSEN, "deepseek_v3"),
     "dots3_note_text": Refusal(CHOSEN, "deepseek_v3"),
     "deepseek_v4": Refusal(STREAMS, "deepseek_v3"),
