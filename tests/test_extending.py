@@ -262,12 +262,12 @@ def family() -> Iterator[str]:
 
 
 def test_a_model_family_of_the_page_has_as_many_parameters_as_is_published(family, tmp_path):
-    """StarCoder2-7B: 7,173,923,840, as transformers builds it."""
-    sizes = {"hidden_size": 4608, "intermediate_size": 18432, "num_hidden_layers": 32, "vocab_size": 49152}
-    heads = {"num_attention_heads": 36, "num_key_value_heads": 4}
-    path = tmp_path / "starcoder2-7b.json"
-    path.write_text(json.dumps({"model_type": family, "hidden_act": "gelu_pytorch_tanh"} | sizes | heads))
-    assert find_model(str(path)).parameters().total == 7_173_923_840
+    """Jais-2-8B: 8,090,401,280, as transformers builds it."""
+    sizes = {"hidden_size": 3328, "intermediate_size": 26624, "num_hidden_layers": 32, "vocab_size": 150272}
+    heads = {"num_attention_heads": 26, "num_key_value_heads": 26}
+    path = tmp_path / "jais-2-8b.json"
+    path.write_text(json.dumps({"model_type": family, "hidden_act": "relu2"} | sizes | heads))
+    assert find_model(str(path)).parameters().total == 8_090_401_280
 
 
 # --------------------------------------------------------------------------------------------------- a column

@@ -67,6 +67,7 @@ POSITIONS = {
     "rotary": "--position-embedding-type rope",
     "learned": "--position-embedding-type learned_absolute",
 }
+QK_NORMS = {"": "", "head": "--qk-layernorm", "unscaled": "--qk-l2-norm"}
 YARN = "--position-embedding-type yarn"
 SINKS = "--softmax-type learnable"
 UNROTATED = "--no-rope-freq"
@@ -92,6 +93,8 @@ CAST_WEIGHTS = dict.fromkeys(FP8_PARAM_GATHER, "--fp8-param-gather") | {
     "mxfp8": "--fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag"
 }
 EXPERT_TP = "--expert-tensor-parallel-size"
+SCORES = "--moe-router-score-function"
+SCALED_INPUTS = "--moe-apply-probs-on-input"
 CAPACITY = "--moe-expert-capacity-factor"
 AWARE = "--use-precision-aware-optimizer"
 MOMENTS = {"fp32": "", "bf16": "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"}

@@ -176,13 +176,19 @@ def layout_of(shape: ModelShape, plan: Plan) -> str:
 # ---------------------------------------------------------------------------------------------------- the job
 
 
+def refuse_sequence(job: TrainingJob) -> None:
+    """Raise UserError for a sequence that is too long for what Megatron-Core can be of this model."""
+    shape = job.shape
+    if shape.position == "learned" and shape.positions < job.sequence:
+        what = f"a sequence of {job.sequence} with {shape.positions} learned positions"
+        raise no_flags_for(what, "shorten the sequence")
+    if shape.chunked and 0 < shape.window < job.sequence:
+        raise no_flags_for("attention in chunks", f"take a sequence of one chunk, at most {shape.window}")
+
+
 def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from numbers(job, fields.JOB_SIZES)
-    if job.shape.position == "learned" and job.shape.positions < job.sequence:
-        raise no_flags_for(
-            f"a sequence of {job.sequence} with {job.shape.positions} learned positions",
-            "shorten the sequence",
-        )
+    refuse_sequence(job)
     yield f"--max-position-embeddings {job.shape.positions or job.sequence}"
     yield flags_for("dtype", job.dtype, fields.DTYPES)
     yield from optimizer_flags(job)

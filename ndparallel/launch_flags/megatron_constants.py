@@ -8,6 +8,7 @@ Limit  Other scalings than Llama 3's, YaRN and a linear one are named, not set.
 from collections.abc import Iterator
 from typing import Any
 
+from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.planner.models.constants import Constants
 from ndparallel.planner.models.shape import ModelShape
@@ -113,9 +114,10 @@ def router_flags(shape: ModelShape) -> Iterator[str]:
     all that can be."""
     given, some = shape.constants, shape.experts
     assert some
-    before = not is_balanced(shape) and (given.renormalized is False or some.top_k == 1)
+    by_sigmoid = is_balanced(shape) or given.scores == "sigmoid"
+    before = not by_sigmoid and (given.renormalized is False or some.top_k == 1)
     yield PRE_SOFTMAX if before else ""
-    if given.router_scaling not in (None, 1) and (before or is_balanced(shape)):
+    if given.router_scaling not in (None, 1) and (before or by_sigmoid):
         yield f"{ROUTER_NUMBERS['router_scaling']} {plain(given.router_scaling)}"
     if given.balance_loss:
         kind = "seq_aux_loss" if given.balance_by_sequence else "aux_loss"
@@ -154,11 +156,13 @@ def constants_from(flags: GivenFlags) -> Constants:
         for name, flag in (NUMBERS | ROUTER_NUMBERS | {"activation_clamp": CLAMP}).items()
         if flags.has(flag) and is_number(flags.text(flag))
     }
-    flags.heed("--no-rope-fusion", "--moe-router-score-function", OFFSET)
+    flags.heed("--no-rope-fusion", OFFSET)
     return Constants(
         **numbers,
         rotary_scaling=scaling_from(flags),
         renormalized=False if flags.has(PRE_SOFTMAX) else None,
+        scores=flags.text(fields.SCORES) or "",
+        scaled_inputs=flags.has(fields.SCALED_INPUTS),
         balance_by_sequence=(flags.text(BALANCE) or "") == "seq_aux_loss" or None,
     )
 

@@ -15,6 +15,7 @@ from ndparallel.launch_flags.megatron_constants import (
     is_stretched,
 )
 from ndparallel.launch_flags.megatron_rules import no_flags_for
+from ndparallel.parallel.divisibility import divisors
 from ndparallel.planner.models.shape import ModelShape
 
 
@@ -49,7 +50,13 @@ def refuse_other_layers(shape: ModelShape) -> None:
         (shape.parallel, "attention and MLP that read the same input"),
         (shape.norms != "before", "norms behind attention and MLP, or one norm for both"),
         (shape.qk_norm == "width", "a norm over all heads of queries, and of keys, together"),
+        (
+            shape.qk_norm == "unscaled" and shape.constants.unrotated,
+            "norms of queries and keys in the layers with positions alone",
+        ),
+        (shape.constants.rotated_first and shape.qk_norm, "norms of queries and keys behind their rotation"),
         (shape.embedding_norm, "a norm of the embedding"),
+        (not shape.norm_weights, "norms without weights"),
         (
             is_stretched(shape) and shape.prediction_layers,
             "multi-token prediction with positions of YaRN, but in latent attention",
@@ -63,12 +70,13 @@ def refuse_other_layers(shape: ModelShape) -> None:
 def attention_flags(shape: ModelShape) -> Iterator[str]:
     yield f"{fields.HEAD_DIM} {shape.head_dim}"
     yield (f"{fields.KV_HEADS} {shape.kv_heads}" if shape.kv_heads != shape.heads else "")
-    yield "--qk-layernorm" if shape.qk_norm else ""
+    yield fields.QK_NORMS[shape.qk_norm]
 
 
 def window_flags(shape: ModelShape) -> Iterator[str]:
-    """The window, in Megatron's count of tokens on the left and on the right, and the layers that have it."""
-    if not shape.window:
+    """The window, in Megatron's count of tokens on the left and on the right, and the layers that have it; of
+    chunks the sequence has one (megatron.py)."""
+    if not shape.window or shape.chunked:
         return
     yield f"{fields.WINDOW} {shape.window - 1},0"
     kinds = [layer not in shape.whole_layers for layer in range(shape.layers)]
@@ -105,16 +113,44 @@ def expert_flags(shape: ModelShape) -> Iterator[str]:
         else ""
     )
     yield "--moe-shared-expert-gate" if some.shared_gate else ""
-    yield "--moe-router-score-function sigmoid --moe-router-enable-expert-bias" if is_balanced(shape) else ""
+    yield from score_flags(shape)
     yield "--moe-grouped-gemm"
     yield "--no-bias-dropout-fusion" if "mlp" in shape.biases else ""
 
 
 def runs_of(kinds: Sequence[bool]) -> str:
-    """Which layers are of a kind, as Megatron writes it: "([0]*3+[1]*58)"."""
+    """Which layers are of a kind, as Megatron writes it: "([0]*3+[1]*58)", or "([0]*1+[1]*1)*24"."""
+    kinds, times = period_of([*kinds])
     starts = [layer for layer in range(len(kinds)) if layer == 0 or kinds[layer] != kinds[layer - 1]]
     ends = [*starts[1:], len(kinds)]
-    return f'"({"+".join(f"[{int(kinds[a])}]*{b - a}" for a, b in zip(starts, ends))})"'
+    runs = "+".join(f"[{int(kinds[a])}]*{b - a}" for a, b in zip(starts, ends))
+    return f'"({runs})*{times}"' if times > 1 else f'"({runs})"'
+
+
+def period_of(kinds: list[bool]) -> tuple[list[bool], int]:
+    """The shortest part that the list repeats, and how often; of layers all alike the list itself."""
+    lengths = [] if len({*kinds}) == 1 else divisors(len(kinds))
+    for length in lengths:
+        if kinds == kinds[:length] * (len(kinds) // length):
+            return kinds[:length], len(kinds) // length
+    return kinds, 1
+
+
+def score_flags(shape: ModelShape) -> Iterator[str]:
+    """How a router weighs experts: by a softmax, or by sigmoids, which alone may have numbers that balance
+    the load."""
+    given, balanced = shape.constants, is_balanced(shape)
+    if balanced and given.scores == "softmax":
+        raise no_flags_for("a softmax router with numbers that balance the load")
+    by_sigmoid = balanced or given.scores == "sigmoid"
+    several = shape.experts is not None and shape.experts.top_k > 1
+    if by_sigmoid and several and given.renormalized is False:
+        raise no_flags_for("sigmoids of a router whose sum is not made 1")
+    if given.scaled_inputs and several:
+        raise no_flags_for("weights on the inputs of several experts")
+    yield f"{fields.SCORES} sigmoid" if by_sigmoid else ""
+    yield "--moe-router-enable-expert-bias" if balanced else ""
+    yield fields.SCALED_INPUTS if given.scaled_inputs else ""
 
 
 # ---------------------------------------------------------------------------------------------------- helpers

@@ -32,6 +32,7 @@ POSITIONS = {
     "alibi": "alibi",  # of bigscience's fork
 }
 ACTIVATIONS = {"--swiglu": "swiglu", "--quick-geglu": "geglu", "--squared-relu": "relu2"}
+QK_NORMS = {flag: norm for norm, flag in fields.QK_NORMS.items() if flag}
 SOFTMAXES = {"vanilla": False, "off-by-one": False, "learnable": True}
 # what has one size of vocabulary: a tokenizer, or the file that is published under this name
 TOKENIZERS = {
@@ -65,7 +66,7 @@ def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
         position=position,
         positions=flags.number("--max-position-embeddings") if position == "learned" else 0,
         biases=(biases := biases_from(flags, norm, bool(latent))),
-        qk_norm="head" if flags.has("--qk-layernorm") and not latent else "",
+        qk_norm="" if latent else flags.one_of(QK_NORMS, ""),
         sinks=flags.word("--softmax-type", "vanilla", SOFTMAXES),
         window=window_from(flags),
         whole_layers=whole_layers_from(flags, layers),

@@ -23,9 +23,9 @@ WHOLE_AND_WINDOWS = ModelShape("m", 6, 64, 4, 4, 16, 128, 512, window=100, whole
 def test_windows_are_written_as_megatron_counts_them_and_read_back():
     """It counts the tokens on the left of a query's own, and says 1 for a layer with a window."""
     script = emit_megatron(replace(job_of(), shape=WHOLE_AND_WINDOWS), Plan(dp=8))
-    assert '--window-size 99,0 \\\n  --window-attn-skip-freq "([1]*2+[0]*1+[1]*2+[0]*1)"' in script
+    assert '--window-size 99,0 \\\n  --window-attn-skip-freq "([1]*2+[0]*1)*2"' in script
     assert plain(read_megatron(script, H100).job.shape) == plain(WHOLE_AND_WINDOWS)
-    every = script.replace('"([1]*2+[0]*1+[1]*2+[0]*1)"', "3")
+    every = script.replace('"([1]*2+[0]*1)*2"', "3")
     assert plain(read_megatron(every, H100).job.shape) == plain(WHOLE_AND_WINDOWS)
 
 
@@ -126,7 +126,18 @@ LLAMA_3 |= {"original_max_position_embeddings": 8192}
             {"rope_scaling": {"type": "linear", "factor": float("inf")}},
             "rope_scaling type linear, factor inf",
         ),
-        ({"no_rope_layer_interval": 16}, '--no-rope-freq "([0]*15+[1]*1+[0]*15+[1]*1)"'),
+        (
+            {
+                "rope_parameters": {"full_attention": {"rope_theta": 5e5}, "sliding_attention": {}},
+                "rope_scaling": None,
+            },
+            "its config says of rope_parameters of each kind of layer: mend",
+        ),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 4.0, "llama_4_scaling_beta": 0.1}},
+            "its config says of llama_4_scaling_beta 0.1: mend",
+        ),
+        ({"no_rope_layer_interval": 16}, '--no-rope-freq "([0]*15+[1]*1)*2"'),
         ({"no_rope_layers": [0] + [1] * 31}, '--no-rope-freq "([1]*1+[0]*31)"'),
         (
             {"logits_scaling": 16.0, "embedding_multiplier": 1.0},
@@ -210,6 +221,92 @@ def test_how_positions_are_stretched_is_read_back(scaling):
     assert found.scaling == scaling and found.unrotated == tuple(range(3, 32, 4))
     every = re.sub(r'--no-rope-freq "[^"]*"', "--no-rope-freq 4", script)
     assert every != script and read_megatron(every, H100).job.shape.constants.unrotated == found.unrotated
+
+
+def test_llama_4_has_experts_beside_dense_layers_and_a_sigmoid_on_their_input():
+    """Llama4Router and Llama4TextMoe in modeling_llama4.py of transformers; moe_apply_probs_on_input in
+    megatron/core/transformer/moe/experts.py."""
+    job = replace(job_of("llama-4-maverick"), sequence=8192)
+    script = emit_megatron(job, Plan(dp=8))
+    for flags in (
+        "--ffn-hidden-size 16384",
+        "--num-experts 128 \\\n  --moe-router-topk 1 \\\n  --moe-ffn-hidden-size 8192",
+        '--moe-layer-freq "([0]*1+[1]*1)*24"',
+        "--moe-shared-expert-intermediate-size 8192",
+        '--no-rope-freq "([0]*3+[1]*1)*12"',
+        "--moe-router-score-function sigmoid \\\n  --moe-apply-probs-on-input",
+    ):
+        assert flags in script
+    assert "pre-softmax" not in script and "expert-bias" not in script and "window" not in script
+    assert "attn_scale 0.1; floor_scale 8192" in script
+    found = read_megatron(script, H100).job.shape
+    assert replace(plain(found), window=8192, chunked=True, whole_layers=tuple(range(3, 48, 4))) == plain(
+        job.shape
+    )
+    assert (found.constants.scores, found.constants.scaled_inputs) == ("sigmoid", True)
+
+
+@pytest.mark.parametrize(
+    "model_type, changes, what",
+    [
+        ("olmo", {}, "a layernorm without a shift"),
+        ("nanochat", {"hidden_act": "relu2"}, "a norm of the embedding"),
+        ("hunyuan_v1_dense", {}, "norms of queries and keys behind their rotation"),
+        (
+            "ernie4_5_moe",
+            {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 64, "moe_num_shared_experts": 1},
+            "a softmax router with numbers that balance the load",
+        ),
+        (
+            "dots1",
+            {
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 64,
+                "n_shared_experts": 1,
+                "n_group": 1,
+                "topk_group": 1,
+                "norm_topk_prob": False,
+            },
+            "sigmoids of a router whose sum is not made 1",
+        ),
+    ],
+)
+def test_what_megatron_would_build_otherwise_is_refused(model_type, changes, what):
+    shape = shape_of(preset_entries("llama-3-8b") | {"model_type": model_type} | changes, "m", "")
+    with pytest.raises(UserError, match=what):
+        emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+
+
+def test_layers_of_exaone_without_a_window_have_no_positions():
+    """ExaoneMoeAttention in modeling_exaone_moe.py of transformers 5.23.0."""
+    sizes = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "num_shared_experts": 1}
+    entries = (
+        preset_entries("llama-3-8b") | {"model_type": "exaone_moe", "n_group": 1, "topk_group": 1} | sizes
+    )
+    shape = shape_of(entries | {"sliding_window": 128}, "m", "")
+    script = emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
+    assert '--no-rope-freq "([0]*3+[1]*1)*8"' in script
+    assert '--window-size 127,0 \\\n  --window-attn-skip-freq "([1]*3+[0]*1)*8"' in script
+    assert not shape_of(entries | {"sliding_window": None}, "m", "").constants.unrotated
+
+
+def test_megatron_has_no_chunks_and_norms_queries_and_keys_in_all_layers_or_none():
+    scout = replace(job_of("llama-4-scout"), sequence=8192)
+    with pytest.raises(UserError, match="norms of queries and keys in the layers with positions alone"):
+        emit_megatron(scout, Plan(dp=8))
+    with pytest.raises(
+        UserError, match="no flags for attention in chunks: take a sequence of one chunk, at most 8192"
+    ):
+        emit_megatron(replace(job_of("llama-4-maverick"), sequence=8193), Plan(dp=8))
+    turned = shape_of(presets()["llama-4-scout"]["config"] | {"no_rope_layers": [1] * 48}, "m", "")
+    script = emit_megatron(replace(scout, shape=turned), Plan(dp=8))
+    assert "--qk-l2-norm" in script and "--no-rope-freq" not in script
+    assert read_megatron(script, H100).job.shape.qk_norm == "unscaled"
+    assert turned.experts
+    several = replace(turned, experts=replace(turned.experts, top_k=2))
+    with pytest.raises(UserError, match="weights on the inputs of several experts"):
+        emit_megatron(replace(scout, shape=several), Plan(dp=8))
 
 
 def test_latent_attention_names_a_heads_width_where_heads_do_not_divide_the_residual():

@@ -415,3 +415,15 @@ def test_what_fsdp_needs_only_on_its_way_is_two_layers_the_ends_a_layers_gradien
 
 def test_a_checkpoint_keeps_14_bytes_of_each_parameter():
     assert checkpoint_bytes(job()) == 14 * 8_030_261_248
+
+
+def test_a_stage_of_llama_4_maverick_holds_as_many_dense_layers_as_mixtures():
+    """Twelve layers of 48 on TP4 x PP4 x EP32: each rank has 4 of 128 experts, whole, and a quarter of
+    the rest but norms and routers."""
+    attention = 5120 * (40 + 2 * 8) * 128 + 40 * 128 * 5120
+    dense, expert = 3 * 5120 * 16384, 3 * 5120 * 8192
+    both = 2 * (attention / 4 + 2 * 5120) + dense / 4 + expert / 4 + 4 * expert + 5120 * 128
+    table = 202240 * 5120 / 4  # Megatron pads the vocabulary
+    plan = Plan(tp=4, pp=4, dp=32, ep=32, zero=1, sequence_parallel=True)
+    weights = [memory.weights for memory in memory_of(framework_workload(job("llama-4-maverick"), plan))]
+    assert weights == [2 * (6 * both + ends) for ends in (table, 0, 0, table + 5120)]

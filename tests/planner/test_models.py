@@ -3,6 +3,7 @@ them."""
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ PUBLISHED = {
 }
 
 
-ARCHITECTURES = json.loads((Path(__file__).parents[1] / "support" / "architectures.json").read_text("utf-8"))
+SUPPORT = Path(__file__).parents[1] / "support"
+ARCHITECTURES = json.loads((SUPPORT / "architectures.json").read_text("utf-8"))
+VARIANTS = json.loads((SUPPORT / "variants.json").read_text("utf-8"))
 
 
 def tiny(model_type: str, **changes):
@@ -353,10 +356,10 @@ def test_qwen_puts_experts_in_every_second_layer_from_the_second_on():
     assert [layer for layer in range(6) if shape.has_experts(layer)] == [1, 5]
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ARCHITECTURES | VARIANTS)
 def test_an_architecture_has_as_many_parameters_as_transformers_builds(name):
     """tests/planner/test_reference.py builds them again where transformers is installed."""
-    entry = ARCHITECTURES[name]
+    entry = (ARCHITECTURES | VARIANTS)[name]
     assert parameters(entry["config"]).total == entry["parameters"]
 
 
@@ -375,6 +378,95 @@ def test_the_language_model_of_qwens_that_see_is_counted_in_files_of_every_age()
     beside = shape_of(older, "m", "")
     assert beside.parameters() == find_model("qwen2-7b").parameters()
     assert "what sees is left out" in beside.notes[-1]
+
+
+@pytest.mark.parametrize("name, billions", [("llama-4-scout", 109), ("llama-4-maverick", 402)])
+def test_llama_4_and_what_it_sees_with_have_the_parameters_on_the_model_card(name, billions):
+    """A token passes 17 billion of them. Both see with 871932416, as transformers builds
+    Llama4ForConditionalGeneration from their vision_config."""
+    counted = find_model(name).parameters()
+    assert round((counted.total + 871932416) / 1e9) == billions
+    assert round(counted.active / 1e9) == 17
+
+
+def test_maverick_has_experts_in_every_second_layer_and_scout_in_all():
+    shape = find_model("llama-4-maverick")
+    assert [shape.has_experts(layer) for layer in range(4)] == [False, True, False, True]
+    assert find_model("llama-4-scout").moe_layers == shape.layers == 48
+
+
+def test_layers_have_experts_where_the_file_lists_them():
+    """mlp_layer_types of transformers 5; it goes before the numbers of dense layers at the front."""
+    listed = {"mlp_layer_types": ["sparse", "dense", "sparse"]}
+    for entries in (tiny("mellum", **SOME), tiny("hy_v3", **SOME), tiny("exaone_moe", **SOME)):
+        shape = shape_of(entries | listed, "m", "")
+        assert shape.experts and shape.experts.dense_layers == (1,)
+    said = refusal(shape_of, tiny("mellum", **SOME, mlp_layer_types=["sparse"]), "m", "")
+    assert said == "mlp_layer_types lists 1 layers; there are 3."
+
+
+def test_ernie_has_experts_between_two_layers_in_the_last_of_every_n():
+    """Ernie4_5_MoeDecoderLayer in modeling_ernie4_5_moe.py of transformers 5.23.0."""
+    sizes = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24, "moe_num_shared_experts": 1}
+    places = {"moe_layer_start_index": 2, "moe_layer_end_index": 6, "moe_layer_interval": 2}
+    shape = shape_of(tiny("ernie4_5_moe", num_hidden_layers=9, **sizes, **places), "m", "")
+    assert [layer for layer in range(9) if shape.has_experts(layer)] == [3, 5]
+    shape = shape_of(tiny("ernie4_5_moe", num_hidden_layers=9, **sizes), "m", "")
+    assert [layer for layer in range(9) if shape.has_experts(layer)] == [*range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    "entries, sentence",
+    [
+        (
+            tiny("hunyuan_v1_moe", num_experts=4, moe_topk=[1, 2, 2]),
+            "moe_topk must be a whole number, not [1,",
+        ),
+        (tiny("hunyuan_v1_moe", num_experts=4, moe_topk=[]), "moe_topk must be a whole number, not []."),
+        (tiny("stablelm", qk_layernorm=True), "qk_layernorm True is not supported, only false."),
+        (tiny("ernie4_5_moe", use_bias=True), "use_bias True is not supported, only false."),
+        (tiny("apertus", hidden_act="xielu"), "its activation xIELU has parameters and kernels"),
+    ],
+)
+def test_what_a_family_could_be_and_is_not_counted_is_told(entries, sentence):
+    assert sentence in refusal(shape_of, entries, "m", "")
+
+
+def test_norms_without_weights_have_no_parameters_wherever_they_stand():
+    """OLMo's, and nanochat's, which norms the embedding, queries and keys as well."""
+    for name, changes in (("olmo", {}), ("nanochat", {"hidden_act": "relu2"})):
+        counted = parameters(tiny(name, **changes))
+        assert (counted.layer_norms, counted.final_norm, counted.embedding_norm) == (0, 0, 0)
+    assert shape_of(tiny("nanochat", hidden_act="relu2"), "m", "").attention_norms() == ()
+
+
+def test_a_norm_without_weights_is_priced_as_one_with_them_and_said():
+    scout, weighed = find_model("llama-4-scout"), replace(find_model("llama-4-scout"), qk_norm="head")
+    assert weighed.parameters().total - scout.parameters().total == 48 * 2 * 128
+    assert any("priced in every layer" in note for note in scout.notes)
+
+
+LLAMA4 = {"intermediate_size_mlp": 56, "num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 12}
+
+
+@pytest.mark.parametrize(
+    "changes, whole, unrotated",
+    [
+        ({}, [3], [3]),
+        ({"no_rope_layers": []}, [3], [3]),
+        ({"no_rope_layer_interval": 2}, [1, 3, 5], [1, 3, 5]),
+        ({"no_rope_layers": [0, 1, 1, 1, 1, 0, 0]}, [0, 5], [0, 5]),
+        ({"layer_types": ["full_attention"] * 2 + ["chunked_attention"] * 4}, [0, 1], [3]),
+    ],
+)
+def test_llama_4_attends_in_chunks_but_in_layers_without_positions_or_as_listed(changes, whole, unrotated):
+    """Llama4TextConfig.__post_init__ in configuration_llama4.py of transformers 5.23.0."""
+    entries = tiny("llama4_text", num_hidden_layers=6, attention_chunk_size=9, **LLAMA4 | changes)
+    shape = shape_of(entries, "tiny", "")
+    assert (shape.chunked, shape.window, [*shape.whole_layers]) == (True, 9, whole)
+    assert [*shape.constants.unrotated] == unrotated
+    assert dict(shape.constants.others) == {"attn_scale": 0.1, "floor_scale": 8192}
+    assert not shape_of(entries | {"attn_temperature_tuning": False}, "tiny", "").constants.others
 
 
 def test_mimo_is_a_qwen2_with_a_prediction_layer():
@@ -416,6 +508,8 @@ def test_a_preset_is_found_in_capitals_and_a_slip_is_put_right():
         ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
         ("meta-llama/Llama-3.3-70B-Instruct", "llama-3-70b"),
         ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"),
+        ("Llama-4-Maverick-17B-128E", "llama-4-maverick"),
         ("google/gemma-3-27b-it", "gemma-3-27b"),
         ("nvidia/Nemotron-4-340B-Instruct", "nemotron-4-340b"),
         ("DeepSeek-R1", "deepseek-v3"),
@@ -505,7 +599,15 @@ def test_every_default_that_was_used_is_said():
     assert sum("not given" in note for note in notes) == 5  # head_dim, attention_bias and mlp_bias too
 
 
+SOME = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_shared_experts": 1}
 WINDOWS = [  # entries, and the layers out of 6 that see the whole sequence
+    (tiny("cwm", sliding_window=9), [0, 4]),
+    (tiny("granite_swa", sliding_window=9), [0, 4]),
+    (tiny("exaone4", sliding_window=9), [3]),
+    (tiny("exaone_moe", sliding_window=9, **SOME), [3]),
+    (tiny("vaultgemma", sliding_window=9), [1, 3, 5]),
+    (tiny("ministral", sliding_window=9), []),
+    (tiny("starcoder2", sliding_window=9, hidden_act="gelu"), []),
     (tiny("mistral", sliding_window=9), []),
     (tiny("gemma2", sliding_window=9), [1, 3, 5]),
     (tiny("gemma3_text", sliding_window=9), [5]),
@@ -541,9 +643,31 @@ def test_the_share_of_pairs_that_windows_keep_is_that_of_the_masks_counted_one_b
     assert shape.seen_share(length) == pytest.approx(counted / (3 * causal))
 
 
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
+def test_a_query_sees_its_own_chunk_alone(length, chunk, whole):
+    shape = from_flags(**SMALL | {"layers": 3}, window=chunk, chunked=True, whole_layers=tuple(range(whole)))
+    seen = [sum(key // chunk == query // chunk for key in range(query + 1)) for query in range(length)]
+    causal = length * (length + 1) / 2
+    assert shape.seen_share(length) == pytest.approx(
+        (whole * causal + (3 - whole) * sum(seen)) / (3 * causal)
+    )
+
+
 @pytest.mark.parametrize(
     "entries, sentence",
     [
+        (
+            tiny("llama4_text", interleave_moe_layer_step=0, **LLAMA4),
+            "interleave_moe_layer_step is 0; it must",
+        ),
+        (
+            tiny("llama4_text", moe_layers=[3], **LLAMA4),
+            "moe_layers must be a list of layer numbers from 0 to 2",
+        ),
+        (
+            tiny("llama4_text", no_rope_layers=[2], **LLAMA4),
+            "no_rope_layers must be a list of zeros and ones",
+        ),
         (tiny("llamma"), "unknown model_type 'llamma'. Did you mean 'llama'?"),
         ({"hidden_size": 1}, "model_type is missing."),
         (tiny("llama", vocab_size=None), "vocab_size is missing."),

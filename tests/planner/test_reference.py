@@ -1,5 +1,6 @@
-"""The frozen counts of tests/support/architectures.json against transformers itself, where it is installed:
-each model is built without memory (on the meta device) from the very entries that we count."""
+"""The frozen counts of tests/support against transformers itself, where it is installed: of published models
+(architectures.json), and of small ones with every setting of their family (variants.json). Each model is
+built without memory (on the meta device) from the very entries that we count."""
 
 import json
 from pathlib import Path
@@ -8,19 +9,26 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-ARCHITECTURES = json.loads((Path(__file__).parents[1] / "support" / "architectures.json").read_text("utf-8"))
+SUPPORT = Path(__file__).parents[1] / "support"
+FROZEN = {
+    name: entry
+    for file in ("architectures.json", "variants.json")
+    for name, entry in json.loads((SUPPORT / file).read_text("utf-8")).items()
+}
 SAME = {"kimi_k2": "deepseek_v3"}  # its files name DeepseekV3Config as their class
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", FROZEN)
 def test_transformers_builds_as_many_parameters_as_are_frozen(name):
-    entries = ARCHITECTURES[name]["config"]
+    entries = FROZEN[name]["config"]
     entries = dict(entries.get("text_config", entries))
     model_type = entries.pop("model_type")
     config = transformers.AutoConfig.for_model(SAME.get(model_type, model_type), **entries)
+    known = type(config) in transformers.AutoModelForCausalLM._model_mapping
+    builder = transformers.AutoModelForCausalLM if known else transformers.AutoModelForImageTextToText
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = builder.from_config(config)
     model.tie_weights()
     weights = {id(weight): weight.numel() for weight in model.parameters()}  # a tied one once
     router_biases = sum(kept.numel() for name, kept in model.named_buffers() if "correction_bias" in name)
-    assert sum(weights.values()) + router_biases == ARCHITECTURES[name]["parameters"]
+    assert sum(weights.values()) + router_biases == FROZEN[name]["parameters"]

@@ -19,7 +19,7 @@ from ndparallel.planner.software import find_stack
 MODELS = (
     *("gpt2-xl", "megatron-22b", "llama-3-8b", "llama-3-405b", "mistral-7b", "qwen2-7b", "qwen3-32b"),
     *("mixtral-8x7b", "qwen2-57b-a14b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v2", "deepseek-v3"),
-    "gpt-oss-20b",
+    *("gpt-oss-20b", "llama-4-maverick"),
 )
 ENTRIES = {  # of models that are no presets
     "glm-4.7-flash": {
@@ -33,6 +33,12 @@ ENTRIES = {  # of models that are no presets
         **{"moe_intermediate_size": 1536, "n_routed_experts": 64, "num_experts_per_tok": 4, "n_group": 1},
         **{"topk_group": 1, "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 192},
         **{"qk_rope_head_dim": 64, "v_head_dim": 256},
+    },
+    "llama4 with positions in all layers": {
+        **{"model_type": "llama4_text", "num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8},
+        **{"num_key_value_heads": 4, "intermediate_size": 256, "intermediate_size_mlp": 512},
+        **{"vocab_size": 1024, "hidden_act": "silu", "num_local_experts": 8, "num_experts_per_tok": 1},
+        **{"no_rope_layers": [1, 1, 1, 1], "interleave_moe_layer_step": 2},
     },
     "smollm3": {
         **{"model_type": "smollm3", "num_hidden_layers": 36, "hidden_size": 2048, "num_attention_heads": 16},

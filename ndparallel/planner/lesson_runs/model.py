@@ -12,6 +12,7 @@ LIKE_LLAMA = (  # fields of a shape that the lessons' model has as they are wher
     "position",
     "biases",
     "norms",
+    "norm_weights",
     "qk_norm",
     "sinks",
     "embedding_norm",

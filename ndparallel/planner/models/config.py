@@ -42,8 +42,9 @@ SPELLINGS = {
     "first_dense": ("first_k_dense_replace",),
     "groups": ("n_group",),
     "top_groups": ("topk_group",),
-    "every": ("moe_layer_freq", "decoder_sparse_step"),
+    "every": ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step"),
     "dense_layers": ("mlp_only_layers",),
+    "mixed_layers": ("moe_layers",),
     "query_rank": ("q_lora_rank",),
     "kv_rank": ("kv_lora_rank",),
     "nope_dim": ("qk_nope_head_dim",),
@@ -52,8 +53,10 @@ SPELLINGS = {
     "window": ("sliding_window",),
     "use_window": ("use_sliding_window",),
     "window_layers": ("max_window_layers",),
+    "chunk": ("attention_chunk_size",),
     "full_every": ("sliding_window_pattern",),
     "layer_types": ("layer_types",),
+    "mlp_types": ("mlp_layer_types",),
     "prediction_layers": ("num_nextn_predict_layers",),
     "head_bias": ("lm_head_bias",),
     "qk_norm": ("use_qk_norm",),
@@ -64,6 +67,7 @@ SPELLINGS = {
     "new_decoder": ("new_decoder_architecture",),
     "alibi": ("alibi",),
     "bias": ("bias",),
+    "post_norm": ("use_post_norm",),
     "embedding_width": ("word_embed_proj_dim",),
 }
 
@@ -136,15 +140,15 @@ class Config:
             )
         return frozenset(value)
 
-    def layer_kinds(self, known: Sequence[str]) -> list[str]:
+    def layer_kinds(self, field: str, known: Sequence[str]) -> list[str]:
         """Return the kind of each layer, or nothing where they are not listed."""
-        value = self.value("layer_types") if self.has("layer_types") else []
+        value, key = self.value(field) if self.has(field) else [], self.key(field)
         if not isinstance(value, list):
-            raise UserError(f"layer_types must be a list, not {reprlib.repr(value)}.")
+            raise UserError(f"{key} must be a list, not {reprlib.repr(value)}.")
         for kind in value:
-            checked_choice(kind, "layer_types", known)
+            checked_choice(kind, key, known)
         if value and len(value) != self.size("layers"):
-            raise UserError(f"layer_types lists {len(value)} layers; there are {self.size('layers')}.")
+            raise UserError(f"{key} lists {len(value)} layers; there are {self.size('layers')}.")
         return value
 
     def _default(self, field: str) -> Any:

@@ -8,9 +8,12 @@ Glossary
     base            of rotary positions: the base of the wavelengths
     share           the part of a head that is turned
     unrotated       layers without positions, by their numbers
+    rotated_first   queries and keys are turned before they are normed, and not after
     clamp           gpt-oss's activation: its inputs' largest size, beside a gate of its own
     scaling         how a longer sequence is met
     renormalized    the chosen experts' weights sum to 1
+    scores          how a router makes weights of its numbers: "softmax", "sigmoid"
+    scaled_inputs   these weights multiply what goes into an expert, and not what comes out
 """
 
 import reprlib
@@ -22,10 +25,10 @@ from ndparallel.base.errors import UserError
 from ndparallel.planner.models.sizes import checked_size
 
 KEYS = {
-    "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
+    "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),
     "rotary_base": ("rope_theta", "rotary_emb_base"),
     "rotary_share": ("partial_rotary_factor", "rotary_pct"),
-    "router_scaling": ("routed_scaling_factor",),
+    "router_scaling": ("routed_scaling_factor", "router_scaling_factor"),
     "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
     "activation_clamp": ("swiglu_limit",),
 }
@@ -42,6 +45,13 @@ OTHERS = (  # of which no framework here has a flag
     "logit_scale",
     "clip_qkv",
     "rope_local_base_freq",
+    "attn_scale",
+    "floor_scale",
+    "layer_rope_theta",
+    "llama_4_scaling_beta",
+    "scale_emb",
+    "scale_depth",
+    "dim_model_base",
 )
 
 
@@ -56,10 +66,13 @@ class Constants:
     rotary_scaling: tuple[tuple[str, Any], ...] = ()
     router_scaling: float | None = None
     renormalized: bool | None = None
+    scores: str = ""
+    scaled_inputs: bool = False
     balance_loss: float | None = None
     balance_by_sequence: bool | None = None
     activation_clamp: float | None = None
     unrotated: tuple[int, ...] = ()
+    rotated_first: bool = False
     others: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -74,6 +87,7 @@ def constants_of(entries: Mapping[str, Any]) -> Constants:
     found: dict[str, Any] = {name: number_of(entries, keys) for name, keys in KEYS.items()}
     found |= {name: truth_of(entries, key) for name, key in FLAGS.items()}
     kept = tuple((key, entries[key]) for key in OTHERS if entries.get(key) not in (None, False, 1))
+    kept += tuple((key, "of each kind of layer") for key in SCALING if is_nested(entries.get(key)))
     own = tuple(
         (key, value) for key, value in scaling.items() if key not in ("rope_theta", "rope_type", "type")
     )
@@ -101,6 +115,11 @@ def rotary_scaling(entries: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise UserError(f"rope_scaling must be an object with keys, not {reprlib.repr(given)}.")
     return {key: value for key, value in given.items() if isinstance(value, int | float | str)}
+
+
+def is_nested(scaling: Any) -> bool:
+    """Whether each kind of layer has positions of its own."""
+    return isinstance(scaling, dict) and any(isinstance(value, dict) for value in scaling.values())
 
 
 def number_of(entries: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:

@@ -21,7 +21,8 @@ from ndparallel.base.files import read_json
 from ndparallel.base.words import count
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
-from ndparallel.planner.models.families import FAMILIES, Family
+from ndparallel.planner.models.families import FAMILIES
+from ndparallel.planner.models.family import Family
 from ndparallel.planner.models.parts_of_config import windows
 from ndparallel.planner.models.refused import REFUSED
 from ndparallel.planner.models.shape import BIASES, ModelShape
@@ -123,6 +124,7 @@ def build(config: Config, family: Family) -> dict[str, Any]:
         "activation": family.activation or config.word("activation", family.activations),
         "norm": family.norm,
         "norms": family.norms,
+        "norm_weights": family.norm_weights,
         "position": family.position,
         "positions": config.size("positions") if family.position == "learned" else 0,
         "biases": tuple(bias for bias in BIASES if bias in biases),
@@ -135,7 +137,7 @@ def build(config: Config, family: Family) -> dict[str, Any]:
         "latent": latent,
         "experts": family.experts(config) if family.experts else None,
         "constants": constants_of(config.entries),
-        **windows(config, family.full_every),
+        **windows(config, family.full_every, family.full_first),
         **words,
     }
 
@@ -149,10 +151,14 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
         yield "Only the language model is counted; what sees is left out."
     if shape.parallel:
         yield "Attention and MLP read the same input; they are priced one after the other."
+    if shape.qk_norm == "unscaled" and shape.constants.unrotated:
+        yield "Queries and keys are normed where they have positions; it is priced in every layer."
     if shape.sinks:
+        yield "Attention's sinks are counted, but take no time."
+    if shape.constants.activation_clamp is not None:
         yield (
-            "Attention's sinks and the biases of experts are counted, but take no time; the activation is "
-            "priced as SwiGLU without its clamps."
+            "The biases of experts are counted, but take no time; the activation is priced as SwiGLU without "
+            "its clamps."
         )
     if shape.prediction_layers:
         yield (

@@ -19,8 +19,10 @@ from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.shape import Experts, LatentAttention
+from ndparallel.planner.models.sizes import checked_size
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # of layer_types
+DENSE, SPARSE = "dense", "sparse"  # of mlp_layer_types
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # of layer_types
 
 # ------------------------------------------------------------------------------------------------- experts
 
@@ -48,7 +50,6 @@ def qwen2_experts(config: Config) -> Experts:
 
 
 def deepseek_v2_experts(config: Config) -> Experts:
-    first, every = config.size("first_dense", least=0), config.size("every")
     return Experts(
         config.size("experts"),
         config.size("top_k"),
@@ -57,7 +58,64 @@ def deepseek_v2_experts(config: Config) -> Experts:
         shared_ffn=config.size("expert_ffn"),
         groups=size_or_one(config, "groups"),
         top_groups=size_or_one(config, "top_groups"),
-        dense_layers=tuple(layer for layer in range(config.size("layers")) if layer < first or layer % every),
+        dense_layers=dense_layers(config),
+    )
+
+
+def dense_layers(config: Config) -> tuple[int, ...]:
+    """Those that are listed so, else the first ones, and behind them all but the first of every N."""
+    if kinds := config.layer_kinds("mlp_types", (DENSE, SPARSE)):
+        return tuple(layer for layer, kind in enumerate(kinds) if kind == DENSE)
+    first, every = config.size("first_dense", least=0), config.size("every")
+    return tuple(layer for layer in range(config.size("layers")) if layer < first or layer % every)
+
+
+def mellum_experts(config: Config) -> Experts:
+    return replace(mixtral_experts(config), ffn=config.size("expert_ffn"), dense_layers=dense_layers(config))
+
+
+def granite_experts(config: Config) -> Experts:
+    width = config.size_or_zero("shared_ffn")
+    return replace(mixtral_experts(config), shared_experts=int(width > 0), shared_ffn=width)
+
+
+def hunyuan_experts(config: Config) -> Experts:
+    """All layers choose as many, which a file may say for each of them."""
+    listed, width = config.value("top_k"), config.size("ffn")
+    alike = isinstance(listed, list) and len({*map(repr, listed)}) == 1
+    top_k = checked_size(listed[0] if alike else listed, "top_k", config.key("top_k"))
+    return Experts(config.size("experts"), top_k, width, shared_experts=1, shared_ffn=width)
+
+
+def ernie_experts(config: Config) -> Experts:
+    """Between a first and a last layer (-1: of all), in the last of every N."""
+    layers, every = config.size("layers"), config.size("every")
+    first, last = config.size("first_dense", least=0), config.size("last_mixed", least=-1)
+    between = range(first, (layers - 1 if last == -1 else last) + 1)
+    shared = config.size("shared_experts", least=0)
+    return Experts(
+        config.size("experts"),
+        config.size("top_k"),
+        config.size("expert_ffn"),
+        shared_experts=shared,
+        shared_ffn=config.size("expert_ffn"),
+        router_bias=True,
+        dense_layers=tuple(layer for layer in range(layers) if layer not in between or (layer + 1) % every),
+    )
+
+
+def llama4_experts(config: Config) -> Experts:
+    """In the layers that are listed, else in the last of every N; beside them one as wide serves every
+    token."""
+    layers, every = range(config.size("layers")), config.size("every")
+    mixed = (
+        config.layer_numbers("mixed_layers")
+        if config.has("mixed_layers")
+        else {layer for layer in layers if (layer + 1) % every == 0}
+    )
+    width, dense = config.size("expert_ffn"), tuple(layer for layer in layers if layer not in mixed)
+    return Experts(
+        config.size("experts"), config.size("top_k"), width, 1, shared_ffn=width, dense_layers=dense
     )
 
 
@@ -83,25 +141,76 @@ def latent_attention(config: Config) -> LatentAttention:
 # ------------------------------------------------------------------------------------------------- windows
 
 
-def windows(config: Config, full_every: int) -> dict[str, Any]:
+def windows(config: Config, full_every: int, first: bool) -> dict[str, Any]:
     """The window, and the layers that see the whole sequence all the same: as `layer_types` lists them, or
-    one in `full_every` (0: none)."""
+    one in `full_every` (0: none), the `first` of these or the last."""
     window = config.size_or_zero("window")
     switched = config.has("use_window") or "use_window" in config.defaults
     if not window or (switched and not config.flag("use_window")):
         return {}
     last = config.size("layers")
-    if kinds := config.layer_kinds((FULL, SLIDING)):
+    if kinds := config.layer_kinds("layer_types", (FULL, SLIDING)):
         whole = [layer for layer in range(last) if kinds[layer] == FULL]
     elif config.has("window_layers"):  # Qwen's, which counts those at the front that have none
         whole = [*range(min(last, config.size("window_layers", least=0)))]
     else:
         every = config.size("full_every") if config.has("full_every") else full_every or last + 1
-        whole = [layer for layer in range(last) if (layer + 1) % every == 0]
+        whole = [layer for layer in range(last) if (layer + (not first)) % every == 0]
     return {"window": window, "whole_layers": tuple(whole)}
 
 
+def chunks(config: Config, unrotated: tuple[int, ...]) -> dict[str, Any]:
+    """The chunk, and the layers that see the whole sequence: as `layer_types` lists them, or those without
+    positions."""
+    kinds = config.layer_kinds("layer_types", (FULL, CHUNKED))
+    whole = tuple(layer for layer, kind in enumerate(kinds) if kind == FULL) if kinds else unrotated
+    return {"window": config.size("chunk"), "whole_layers": whole, "chunked": True}
+
+
 # ---------------------------------------------------------------------- what one family says in its own words
+
+
+def llama4_words(config: Config) -> Mapping[str, Any]:
+    """Every fourth layer has no positions where the file does not say which; the others have chunks, and may
+    have norms of queries and keys."""
+    every = config.entries.get("no_rope_layer_interval") or 4
+    tuned = config.entries.get("attn_temperature_tuning", True)  # 4 in older files
+    warmer = {"attn_scale": 0.1, "floor_scale": 8192} if tuned else {}
+    constants = constants_of({**warmer, **config.entries, "no_rope_layer_interval": every})
+    unrotated = tuple(layer for layer in constants.unrotated if layer < config.size("layers"))
+    return {
+        "qk_norm": "unscaled" if config.flag("qk_norm") else "",
+        "constants": replace(constants, unrotated=unrotated, scores="sigmoid", scaled_inputs=True),
+        **chunks(config, unrotated),
+    }
+
+
+def bigcode_words(config: Config) -> Mapping[str, Any]:
+    return {"kv_heads": 1 if config.flag("multi_query") else config.size("heads")}
+
+
+def stablelm_words(config: Config) -> Mapping[str, Any]:
+    """Halves that read the same input share its norm."""
+    parallel = config.flag("parallel_residual")
+    return {"parallel": parallel, "norms": "shared" if parallel else "before"}
+
+
+def hyperclovax_words(config: Config) -> Mapping[str, Any]:
+    return {"norms": "both" if config.flag("post_norm") else "before"}
+
+
+def hunyuan_words(config: Config) -> Mapping[str, Any]:
+    return {"constants": replace(constants_of(config.entries), rotated_first=True)}
+
+
+def exaone_words(config: Config) -> Mapping[str, Any]:
+    """Where there are windows, layers that see the whole sequence have no positions."""
+    whole = windows(config, full_every=4, first=False).get("whole_layers", ())
+    return {"constants": replace(constants_of(config.entries), unrotated=whole)}
+
+
+def softmax_words(config: Config) -> Mapping[str, Any]:
+    return {"constants": replace(constants_of(config.entries), scores="softmax")}
 
 
 def neox_words(config: Config) -> Mapping[str, Any]:

@@ -16,19 +16,47 @@ class Refusal(NamedTuple):
 LINEAR = "most of its layers are linear attention, which is no layer here"
 MAMBA = "most of its layers are state spaces (Mamba), which are no layer here"
 CHOSEN = "its attention chooses a token's keys by an indexer, which is no layer here"
+GATED = "a gate of its own multiplies what its attention gives, which is no matrix here"
+STREAMS = "its residual is several streams that matrices of their own mix, which are no matrices here"
+CONVOLUTION = "most of its layers are convolutions, which are no layer here"
+OTHER_HEADS = "its layers differ from one another in their heads"
 REFUSED = {
     "deepseek_v32": Refusal(CHOSEN, "deepseek_v3"),
     "glm_moe_dsa": Refusal(CHOSEN, "deepseek_v3"),
+    "minimax_m3_vl_text": Refusal(CHOSEN, "minimax_m2"),
+    "axk2": Refusal(CHOSEN, "deepseek_v3"),
+    "mistral_large4_text": Refusal(CHOSEN, "mistral4"),
+    "dots3_note": Refusal(CHOSEN, "deepseek_v3"),
+    "dots3_note_text": Refusal(CHOSEN, "deepseek_v3"),
+    "deepseek_v4": Refusal(STREAMS, "deepseek_v3"),
+    "hy_v4": Refusal(STREAMS, "hy_v3"),
+    "afmoe": Refusal(GATED, "qwen3_moe"),
+    "laguna": Refusal(GATED, "qwen3_moe"),
+    "mimo_v2_flash": Refusal(OTHER_HEADS, "qwen3_moe"),
+    "gemma4_text": Refusal(OTHER_HEADS, "gemma3_text"),
+    "gemma3n_text": Refusal("each layer adds embeddings and streams of its own", "gemma3_text"),
+    "longcat_flash": Refusal(
+        "each layer has two attentions and two MLPs beside its experts, some of which do nothing",
+        "deepseek_v3",
+    ),
+    "axk1": Refusal("a norm stands behind its experts, and none behind its dense MLPs", "deepseek_v3"),
+    "apertus": Refusal("its activation xIELU has parameters and kernels that are not known here", "llama"),
+    "persimmon": Refusal("its norms of queries and keys have a shift, which is not counted here", "nemotron"),
+    "bitnet": Refusal("its matrices have weights of three values, and norms before their inputs", "llama"),
+    "diffllama": Refusal("each of its heads subtracts one softmax from another", "llama"),
+    "dbrx": Refusal("its sizes stand in attn_config and ffn_config, which are not read", "mixtral"),
+    "lfm2": Refusal(CONVOLUTION, "llama"),
+    "lfm2_moe": Refusal(CONVOLUTION, "qwen3_moe"),
     "nemotron-nas": Refusal(
         "its layers differ from one another in width, and some have no attention", "llama"
     ),
-    "llama4": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
-    "llama4_text": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
     "qwen3_next": Refusal(LINEAR, "qwen3_moe"),
     "qwen3_5": Refusal(LINEAR, "qwen3"),
     "qwen3_5_text": Refusal(LINEAR, "qwen3"),
     "qwen3_5_moe": Refusal(LINEAR, "qwen3_moe"),
     "qwen3_5_moe_text": Refusal(LINEAR, "qwen3_moe"),
+    "qwen4_exp": Refusal(LINEAR, "qwen3_moe"),
+    "qwen4_exp_text": Refusal(LINEAR, "qwen3_moe"),
     "minimax": Refusal(LINEAR, "mixtral"),
     "minimax_text_01": Refusal(LINEAR, "mixtral"),
     "kimi_linear": Refusal(LINEAR, "deepseek_v3"),

@@ -19,6 +19,7 @@ Glossary
                         is a rank
     nope, rope          the parts of a head without and with rotary position
     window              so many tokens back attention sees
+    chunk               a part of the sequence of as many tokens, which attends to itself alone
     prediction layer    one of multi-token prediction (MTP), behind the last layer, that predicts one token
                         further ahead
 """
@@ -37,7 +38,8 @@ GATED = {"gelu": False, "relu": False, "relu2": False, "swiglu": True, "geglu": 
 NORMS = ("layernorm", "rmsnorm")
 # where a layer's norms stand: norms of attention's half and of the MLP's
 NORM_PLACES = {"before": (1, 1), "after": (1, 1), "both": (2, 2), "shared": (1, 0)}
-QK_NORMS = ("", "head", "width")  # none, over each head alike, over all heads together
+# none; over each head alike, or without weights; over all heads together
+QK_NORMS = ("", "head", "unscaled", "width")
 POSITIONS = ("learned", "rotary", "alibi")
 BIASES = ("qkv", "output", "mlp", "norm", "head")
 
@@ -152,13 +154,15 @@ class ModelShape:
     model can have.
 
     `positions` is the number of learned positions, which are parameters; 0 for rotary and ALiBi. `biases`
-    names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `norms` says where a layer's norms
-    stand, `qk_norm` over what queries and keys are normed; with `sinks` every head has a
-    number that its scores are weighed against. `parallel` attention and MLP read the same input
-    and are summed. A query sees the last `window` tokens, itself among them, but in `whole_layers` (their
-    numbers, from 0); 0 is the whole sequence. With `latent` attention `head_dim` is the width of a query,
-    nope + rope. `ffn` is the width of a dense MLP, whether or not a layer has one. `notes` says in sentences
-    what was assumed and what is left out.
+    names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `norms` says where a layer's
+    norms stand; without `norm_weights` these, the last one and the embedding's have no scale. `qk_norm`
+    says over what queries and keys are normed; with `sinks` every head has a number that its scores are
+    weighed against. `parallel` attention and MLP read the same input and are summed. A query sees the
+    last `window` tokens, itself among them, but in `whole_layers` (their numbers, from 0); 0 is the whole
+    sequence. Where windows are `chunked` they stand side by side, and a query sees what is before it in
+    its own. With `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the width
+    of a dense MLP, whether or not a layer has one. `notes` says in sentences what was assumed and what is
+    left out.
     """
 
     name: str
@@ -175,6 +179,7 @@ class ModelShape:
     positions: int = 0
     biases: tuple[str, ...] = ()
     norms: str = "before"
+    norm_weights: bool = True
     qk_norm: str = ""
     sinks: bool = False
     embedding_norm: bool = False
@@ -182,6 +187,7 @@ class ModelShape:
     tied_embeddings: bool = False
     window: int = 0
     whole_layers: tuple[int, ...] = ()
+    chunked: bool = False
     prediction_layers: int = 0
     latent: LatentAttention | None = None
     experts: Experts | None = None
@@ -238,12 +244,19 @@ class ModelShape:
         return self.experts is not None and layer not in self.experts.dense_layers
 
     def seen_share(self, sequence: int) -> float:
-        """The share of the pairs under the causal mask that windows keep, a mean over the layers."""
+        """The share of the pairs under the causal mask that windows or chunks keep, a mean over the
+        layers."""
         if not 0 < self.window < sequence:
             return 1.0
-        pairs = self.window * sequence - self.window * (self.window - 1) / 2
         whole = len({*self.whole_layers}) / self.layers
-        return whole + (1 - whole) * pairs / (sequence * (sequence + 1) / 2)
+        return whole + (1 - whole) * self._seen_pairs(sequence) / causal_pairs(sequence)
+
+    def _seen_pairs(self, sequence: int) -> int:
+        """Pairs of a longer sequence in a layer with a window."""
+        if not self.chunked:
+            return causal_pairs(sequence) - causal_pairs(sequence - self.window)
+        chunks, rest = divmod(sequence, self.window)
+        return chunks * causal_pairs(self.window) + causal_pairs(rest)
 
     def attention(self) -> tuple[Linear, ...]:
         """The matrices of one layer's attention, in the order of use. Scores and their use on values have no
@@ -260,10 +273,11 @@ class ModelShape:
         ), output
 
     def attention_norms(self) -> tuple[int, ...]:
-        """The widths of the norms inside attention. They have a scale and no shift."""
+        """The widths of the norms inside attention that have a scale; none has a shift."""
         ranks = (self.latent.query_rank, self.latent.kv_rank) if self.latent else ()
         queries, keys = (self.heads, self.kv_heads) if self.qk_norm == "width" else (1, 1)
-        heads = (queries * self.head_dim, keys * self.head_dim) if self.qk_norm else ()
+        scaled = self.qk_norm in ("head", "width")
+        heads = (queries * self.head_dim, keys * self.head_dim) if scaled else ()
         return *filter(None, ranks), *heads
 
     def prediction(self) -> tuple[Linear, ...]:
@@ -290,7 +304,7 @@ class ModelShape:
     @cached_property
     def _parameters(self) -> Parameters:
         some = self.experts
-        norm = self.hidden * (1 + ("norm" in self.biases))
+        norm = self.hidden * (self.norm_weights + ("norm" in self.biases))
         table = self.vocab * self.hidden
         return Parameters(
             token_embedding=table,
@@ -323,6 +337,11 @@ CHOICES = {
     "qk_norm": QK_NORMS,
     "position": POSITIONS,
 }
+
+
+def causal_pairs(length: int) -> int:
+    """Return the pairs of a query and a key that is not behind it."""
+    return length * (length + 1) // 2
 
 
 def count(matrices: tuple[Linear, ...]) -> int:

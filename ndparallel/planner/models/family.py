@@ -1,0 +1,81 @@
+"""One family of models: what a config.json does not say, the architecture that its `model_type` stands for.
+
+Idea   A row of dense_families.py or mixture_families.py. Norm, positions, biases and the layout of experts
+       are the family's; sizes are the file's.
+Limit  A key may be missing only where transformers' own configuration class has a default on which published
+       files rely; those are the `defaults` (src/transformers/models/*/configuration_*.py). Where a family
+       could be built otherwise (a bias, another attention) and we could not count it, `must` names the key
+       and the only value we take.
+
+Glossary: see `ndparallel.planner.models.shape`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ndparallel.planner.models.config import Config, ConfigRule
+from ndparallel.planner.models.shape import Experts, LatentAttention
+from ndparallel.planner.models.sizes import head_width
+
+GATED_ACTIVATIONS = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_new": "geglu",
+    "gelu_pytorch_tanh": "geglu",
+}
+PLAIN_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+
+
+AS_HEADS = ConfigRule("as many as heads", lambda config: config.size("heads"))
+PER_HEAD = ConfigRule(
+    "hidden size / heads",
+    lambda config: head_width(config.size("hidden"), config.size("heads"), config.key("hidden")),
+)
+AS_HIDDEN = ConfigRule("as hidden size", lambda config: config.size("hidden"))
+AS_EXPERT = ConfigRule("as wide as an expert", lambda config: config.size("expert_ffn"))
+FOUR_TIMES = ConfigRule("4 x hidden size", lambda config: 4 * config.size("hidden"))
+
+Q_K_V_AND_OUTPUT = ("qkv", "output")
+ALL_BUT_THE_HEAD = ("qkv", "output", "mlp", "norm")
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model_type. `spellings` are its own names of fields. `biases` are always there, those of
+    `bias_flags` where the flag says so; `latent` and `experts` read their part, and `words` gives further
+    fields of the ModelShape.
+
+    `activation` is given where no key says it; else `activations` translates the key's word. Where a file
+    has a window, every layer has it, or all but one in `full_every`: the last of these, or the first.
+    """
+
+    class_name: str
+    defaults: Mapping[str, Any]
+    spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    activation: str = ""
+    activations: Mapping[str, str] = field(default_factory=lambda: GATED_ACTIVATIONS)
+    norm: str = "rmsnorm"
+    position: str = "rotary"
+    biases: tuple[str, ...] = ()
+    bias_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    norms: str = "before"
+    qk_norm: str = ""
+    sinks: bool = False
+    embedding_norm: bool = False
+    parallel: bool = False
+    norm_weights: bool = True
+    full_every: int = 0
+    full_first: bool = False
+    latent: Callable[[Config], LatentAttention] | None = None
+    experts: Callable[[Config], Experts] | None = None
+    words: Callable[[Config], Mapping[str, Any]] = lambda config: {}
+    must: Mapping[str, Any] = field(default_factory=dict)

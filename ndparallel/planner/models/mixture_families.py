@@ -1,0 +1,202 @@
+"""Families of models whose layers, or some of them, are mixtures of experts.
+
+Idea   One row per family; see family.py for what a row says, and for its limit.
+
+Glossary: see `ndparallel.planner.models.shape`.
+"""
+
+from dataclasses import replace
+
+from ndparallel.planner.models.dense_families import HUNYUAN, MISTRAL, OLMO2, QWEN3
+from ndparallel.planner.models.family import AS_EXPERT, AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family
+from ndparallel.planner.models.parts_of_config import (
+    deepseek_v2_experts,
+    deepseek_v3_experts,
+    ernie_experts,
+    exaone_words,
+    glm4_words,
+    gpt_oss_experts,
+    gpt_oss_words,
+    granite_experts,
+    hunyuan_experts,
+    latent_attention,
+    llama4_experts,
+    llama4_words,
+    mellum_experts,
+    mixtral_experts,
+    qwen2_experts,
+    qwen3_experts,
+    softmax_words,
+)
+
+MIXTRAL = replace(MISTRAL, class_name="MixtralConfig", experts=mixtral_experts)
+MINIMAX_M2 = Family("MiniMaxM2Config", {"tied": False}, qk_norm="width", experts=gpt_oss_experts)
+QWEN2_MOE = Family(
+    "Qwen2MoeConfig",
+    {
+        "head_dim": PER_HEAD,
+        "tied": False,
+        "qkv_bias": True,
+        "every": 1,
+        "dense_layers": [],
+        "use_window": False,
+    },
+    bias_flags={"qkv_bias": ("qkv",)},
+    experts=qwen2_experts,
+)
+QWEN3_MOE = replace(
+    QWEN3,
+    class_name="Qwen3MoeConfig",
+    defaults={**QWEN3.defaults, "every": 1, "dense_layers": []},
+    experts=qwen3_experts,
+)
+DEEPSEEK_V2 = Family(
+    "DeepseekV2Config",
+    {"tied": False, "attention_bias": False, "every": 1},
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    latent=latent_attention,
+    experts=deepseek_v2_experts,
+)
+DEEPSEEK_V3 = replace(
+    DEEPSEEK_V2,
+    class_name="DeepseekV3Config",
+    defaults={**DEEPSEEK_V2.defaults, "groups": 8, "top_groups": 4},
+    experts=deepseek_v3_experts,
+)
+MISTRAL4 = replace(
+    DEEPSEEK_V2, class_name="Mistral4Config", defaults={**DEEPSEEK_V2.defaults, "first_dense": 0}
+)
+GLM4_MOE_LITE = replace(
+    DEEPSEEK_V3,
+    class_name="Glm4MoeLiteConfig",
+    defaults={**DEEPSEEK_V2.defaults, "first_dense": 1, "groups": 1, "top_groups": 1},
+)
+OLMOE = replace(OLMO2, class_name="OlmoeConfig", norms="before", experts=mixtral_experts)
+PHIMOE = Family(
+    "PhimoeConfig",
+    {"head_dim": PER_HEAD, "tied": False, "attention_bias": False, "head_bias": False},
+    norm="layernorm",
+    biases=("norm",),
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "head_bias": ("head",)},
+    experts=mixtral_experts,
+)
+GLM4_MOE = Family(
+    "Glm4MoeConfig",
+    {"tied": False, "attention_bias": False, "qk_norm": False, "every": 1},
+    bias_flags={"attention_bias": ("qkv",)},
+    experts=deepseek_v3_experts,
+    words=glm4_words,
+)
+LLAMA4 = Family(
+    "Llama4TextConfig",
+    {
+        "head_dim": PER_HEAD,
+        "tied": False,
+        "attention_bias": False,
+        "qk_norm": True,
+        "every": 1,
+        "chunk": 8192,
+    },
+    spellings={"ffn": ("intermediate_size_mlp",), "expert_ffn": ("intermediate_size",)},
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    experts=llama4_experts,
+    words=llama4_words,
+)
+GPT_OSS = Family(
+    "GptOssConfig",
+    {"head_dim": 64, "tied": False, "attention_bias": True},
+    biases=("mlp",),
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    sinks=True,
+    full_every=2,
+    experts=gpt_oss_experts,
+    words=gpt_oss_words,
+)
+FLEX_OLMO = replace(OLMO2, class_name="FlexOlmoConfig", experts=mixtral_experts)
+GRANITEMOE = replace(
+    MIXTRAL,
+    class_name="GraniteMoeConfig",
+    defaults={"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+)
+GRANITEMOESHARED = replace(
+    GRANITEMOE,
+    class_name="GraniteMoeSharedConfig",
+    spellings={"shared_ffn": ("shared_intermediate_size",)},
+    experts=granite_experts,
+)
+GRANITEMOE_SWA = replace(
+    GRANITEMOESHARED, class_name="GraniteMoeSWAConfig", sinks=True, full_every=4, full_first=True
+)
+HUNYUAN_MOE = replace(
+    HUNYUAN,
+    class_name="HunYuanMoEV1Config",
+    spellings={"top_k": ("moe_topk",)},
+    experts=hunyuan_experts,
+)
+ERNIE4_5_MOE = Family(
+    "Ernie4_5_MoeConfig",
+    {
+        "head_dim": PER_HEAD,
+        "tied": True,
+        "first_dense": 1,
+        "last_mixed": -1,
+        "every": 1,
+    },
+    spellings={
+        "experts": ("moe_num_experts", "num_experts"),
+        "top_k": ("moe_k", "num_experts_per_tok"),
+        "shared_experts": ("moe_num_shared_experts",),
+        "first_dense": ("moe_layer_start_index",),
+        "last_mixed": ("moe_layer_end_index",),
+        "every": ("moe_layer_interval",),
+    },
+    experts=ernie_experts,
+    words=softmax_words,
+    must={"use_bias": False},
+)
+DOTS1 = Family(
+    "Dots1Config",
+    {
+        "kv_heads": AS_HEADS,
+        "head_dim": PER_HEAD,
+        "tied": False,
+        "attention_bias": False,
+        "first_dense": 0,
+        "every": 1,
+    },
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    qk_norm="head",
+    experts=deepseek_v3_experts,
+)
+SOLAR_OPEN = Family(
+    "SolarOpenConfig",
+    {"head_dim": 128, "ffn": AS_EXPERT, "tied": False, "attention_bias": False, "first_dense": 0, "every": 1},
+    bias_flags={"attention_bias": ("qkv",)},
+    experts=deepseek_v3_experts,
+    must={"first_k_dense_replace": 0},
+)
+HY_V3 = Family(
+    "HYV3Config",
+    {"head_dim": 128, "tied": False, "first_dense": 1, "every": 1},
+    spellings={"shared_experts": ("num_shared_experts",)},
+    qk_norm="head",
+    experts=deepseek_v3_experts,
+    must={"attention_bias": False, "mlp_bias": False},
+)
+EXAONE_MOE = Family(
+    "ExaoneMoeConfig",
+    {"head_dim": PER_HEAD, "tied": False, "first_dense": 1, "every": 1},
+    spellings={"shared_experts": ("num_shared_experts",)},
+    qk_norm="head",
+    full_every=4,
+    experts=deepseek_v3_experts,
+    words=exaone_words,
+)
+MELLUM = Family(
+    "MellumConfig",
+    {"head_dim": 128, "tied": False, "attention_bias": False, "first_dense": 0, "every": 1},
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    qk_norm="head",
+    experts=mellum_experts,
+)
