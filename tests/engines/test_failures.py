@@ -86,10 +86,10 @@ def test_a_mismatch_names_both_sides(engine):
 def test_what_only_one_side_does_is_a_mismatch_although_all_ranks_end(engine, world_size, program, unread):
     with Ranks(world_size, engine) as ranks:
         for _ in range(2):
-            with pytest.raises(MismatchError, match="all GPUs have ended, and not all") as caught:
+            with pytest.raises(MismatchError, match="all ranks have ended, and not all") as caught:
                 ranks.run(program, CLASSROOM)
             lines = str(caught.value).splitlines()[1:]
-            assert [line.split(" has")[0] for line in lines] == [f"GPU {rank}" for rank in unread]
+            assert [line.split(" has")[0] for line in lines] == [f"Rank {rank}" for rank in unread]
             assert all(words in line for words, line in zip(unread.values(), lines))
         assert len(ranks.run(rank_programs.rank_number, CLASSROOM)) == world_size
 

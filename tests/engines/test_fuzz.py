@@ -216,13 +216,13 @@ def check(found, scripts, legal):
     stuck = deadlocked(waits, lambda rank: ends[rank] == ("ended",))
     if isinstance(found, DeadlockError):
         assert waits and (not failed or stuck)
-        told = re.match(r"deadlock: GPU (\d+), in \S+, waits for .*? from GPU (\d+)[,.]", str(found))
+        told = re.match(r"deadlock: rank (\d+), in \S+, waits for .*? from rank (\d+)[,.]", str(found))
         assert told and waits[int(told[1])] == int(told[2])
     elif failed:
         first = min(failed)
         kind = found.kind if isinstance(found, RankError) else type(found).__name__
         assert kind == failed[first]
-        assert f"GPU {first} " in (str(found) if kind == "MismatchError" else f"GPU {found.rank} ")
+        assert f"rank {first} " in (str(found) if kind == "MismatchError" else f"rank {found.rank} ")
     else:
         assert not waits and isinstance(found, MismatchError) == is_left
         if legal:

@@ -63,11 +63,11 @@ def test_a_dropped_or_repeated_action_is_explained(data):
     lack = explain(replace(schedule, actions=without, fused=nowhere))
     assert (
         lack is not None
-        and f"GPU {rank} never does" in lack
+        and f"rank {rank} never does" in lack
         and f"microbatch {action.microbatch} on stage {action.stage}" in lack
     )
     more = explain(replace(schedule, actions=twice))
-    assert more == f"GPU {rank} lists 2 times, not once, {action}."
+    assert more == f"rank {rank} lists 2 times, not once, {action}."
 
 
 @pytest.mark.parametrize(
