@@ -447,7 +447,7 @@ def test_headroom_is_memory_that_no_plan_takes(capsys):
         (["--headroom", "5", "--max-memory", "70GiB"], "choose one"),
         (["--any", "--framework", "megatron"], "choose one"),
         (["--emit", "megatron", "--framework", "torchtitan"], "choose one"),
-        (["--emit", "deepspeed"], "invalid choice"),
+        (["--emit", "picotron"], "invalid choice"),
         (["--why", "TP8PP4"], "no degree of a plan"),
         (["--price-per-gpu-hour", "-1"], "is no price"),
     ],
