@@ -215,6 +215,12 @@ RULES = (
         lambda job, plan: deepspeed_lacks("optimizer on the host without ZeRO", "take --zero 1"),
     ),
     LaunchRule(
+        lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",
+        lambda job, plan: deepspeed_lacks(
+            "moments in 8 bits on the host, where its own AdamW runs", "leave one of the two out"
+        ),
+    ),
+    LaunchRule(
         lambda job, plan: plan.sends_rows_beside(job.stack),
         lambda job, plan: deepspeed_lacks("rows beside another microbatch", "leave ep out of --overlap"),
     ),
