@@ -34,7 +34,12 @@ from ndparallel.planner.software import find_stack
 
 STACKS = ("deepspeed", "deepspeed-2021")
 FILE = "deepspeed_by_ndparallel.json"  # that the script writes: no name that a user may have given to another
-FREE = ("attention", "dp_overlap", "prefetch")  # of a software stack: what keys choose, or the program
+FREE = (
+    "attention",
+    "dp_overlap",
+    "prefetch",
+    "reduce_bucket",
+)  # of a software stack: what keys choose, or the program
 FOUND_EXPERTS = "Mixtral, Qwen3-MoE, Qwen3.5-MoE, DeepSeek-V2 and DeepSeek-V3"
 
 
@@ -107,6 +112,8 @@ def configuration(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Any]]:
     yield fields.DEEPSPEED_ZERO, plan.zero
     if plan.zero:
         yield fields.DEEPSPEED_BESIDE, job.stack.running(plan.zero, plan.pp).dp_overlap
+        if job.stack.reduce_bucket not in (0.0, find_stack(job.stack.name).reduce_bucket):
+            yield fields.DEEPSPEED_BUCKET, int(job.stack.reduce_bucket)
     for name, key in fields.DEEPSPEED_DEGREES.items():
         if (degree := int(getattr(plan, name))) > 1:
             yield key, degree

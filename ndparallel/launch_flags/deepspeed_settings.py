@@ -86,9 +86,10 @@ def job_of(text: str, variables: Mapping[str, str], folder: Path | None) -> Deep
 
 
 def filled(job: DeepspeedJob) -> Configuration:
-    """The configuration with today's names, and what is "auto" as the arguments have it. Raises UserError
-    where the two contradict one another, as transformers does."""
-    found = {key: value for key, value in renamed(job.config).items() if value != "auto"}
+    """The configuration with today's names, and what is "auto" as the arguments have it; the bucket's size
+    follows from the model's. Raises UserError where the two contradict one another, as transformers does."""
+    own = (fields.DEEPSPEED_BUCKET,)
+    found = {key: value for key, value in renamed(job.config).items() if value != "auto" or key in own}
     for argument, key in ARGUMENTS.items():
         if argument not in job.arguments:
             continue

@@ -33,9 +33,18 @@ SEQUENCE = (
     *("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size", "max_seq_len"),
     *("sequence_len", "seq_length"),
 )
-RECOMPUTES = (fields.TRANSFORMERS_RECOMPUTE, "activation_checkpointing")  # the latter from release 6 on
+RECOMPUTES = (fields.TRANSFORMERS_RECOMPUTE, "activation_checkpointing", "grad_checkpoint")
 ADAPTERS = (  # the first that is there decides
-    *("use_peft", "use_lora", "lora_enable", "qlora", "adapter", "finetuning_type", "tuner_type"),
+    *(
+        "use_peft",
+        "use_lora",
+        "use_llm_lora",
+        "lora_enable",
+        "qlora",
+        "adapter",
+        "finetuning_type",
+        "tuner_type",
+    ),
     *("train_type", "sft_type", "lora_r", "lora_rank", "lora_alpha"),
 )
 ULYSSES = ("sequence_parallel_size", "context_parallel_size", "sequence_parallel_degree")
@@ -49,6 +58,7 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
     HOST: (("none", "cpu", None), "it is on the host"),
     WEIGHTS_HOST: (("none", None), "weights stay on the GPU"),
     "zero_optimization.offload_optimizer.super_offload": ((False,), "the host steps it as DeepSpeedCPUAdam"),
+    "zero_optimization.contiguous_gradients": ((True,), "gradients wait in one buffer"),
     "zero_optimization.reduce_scatter": ((True,), "gradients go to their shard alone"),
     "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "all of the optimizer is on the host"),
     "zero_optimization.zero_hpz_partition_size": ((0, 1), "weights are gathered over all ranks"),
@@ -94,7 +104,7 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
     job = TrainingJob(
         replace(shape, vocab=beside.vocab) if beside.vocab else shape,
         hardware,
-        stack_from(settings),
+        stack_from(settings, shape),
         sequence_of(words, beside.sequence),
         plan.dp * plan.micro_batch * accumulation(settings, plan),
         moments="8bit" if "8bit" in optimizer_of(settings, words) else "fp32",
@@ -207,11 +217,22 @@ def divided(settings: Settings, by: int) -> int:
     return batch // by
 
 
-def stack_from(settings: Settings) -> Stack:
-    """DeepSpeed, and what travels beside compute (overlap_comm_valid in deepspeed/runtime/zero/config.py)."""
+def stack_from(settings: Settings, shape: ModelShape) -> Stack:
+    """DeepSpeed, what travels beside compute (overlap_comm_valid in deepspeed/runtime/zero/config.py), and
+    the buffer of gradients."""
     asked = settings.value(fields.DEEPSPEED_BESIDE)
     beside = settings.number(STAGE, 0) == 3 if asked is None else bool(asked)
-    return replace(DEEPSPEED, dp_overlap=beside, prefetch=beside)
+    return replace(DEEPSPEED, dp_overlap=beside, prefetch=beside, reduce_bucket=bucket(settings, shape))
+
+
+def bucket(settings: Settings, shape: ModelShape) -> float:
+    """Numbers in the buffer of gradients; "auto" is the model's width, squared (trainer_config_finalize in
+    transformers/integrations/deepspeed.py). Raises UserError for none."""
+    if (size := settings.value(fields.DEEPSPEED_BUCKET)) == "auto":
+        return float(shape.hidden**2)
+    if type(size) not in (int, float) or not 1 <= size < 1e15:
+        raise UserError(f"{fields.DEEPSPEED_BUCKET} = {brief(size)}: give a number from 1 on, or auto.")
+    return float(size)
 
 
 # -------------------------------------------------------------------------------------------------- the notes
@@ -238,6 +259,8 @@ def assumed(settings: Settings, job: TrainingJob) -> Iterator[tuple[str, str]]:
             yield key, f"{settings.assumed[key]}"
     if fields.DEEPSPEED_BESIDE in settings.assumed and settings.number(STAGE, 0):
         yield fields.DEEPSPEED_BESIDE, f"{job.stack.dp_overlap}".lower()
+    if fields.DEEPSPEED_BUCKET in settings.assumed and settings.number(STAGE, 0):
+        yield fields.DEEPSPEED_BUCKET, f"{job.stack.reduce_bucket:.0f}"
 
 
 def what_the_program_leaves(
@@ -268,7 +291,7 @@ def of_optimizer(settings: Settings, words: Configuration) -> Iterator[str]:
 def notes_on_numbers(settings: Settings) -> Iterator[str]:
     half, brain = (settings.switch(f"{name}.enabled") for name in ("fp16", "bf16"))
     if not brain:
-        yield f"{'fp16.enabled: it' if half else 'Neither bf16 nor fp16 is enabled: it'} is priced as bf16."
+        yield f"{'fp16.enabled: it' if half else 'Neither bf16 nor fp16 is asked for: it'} is priced as bf16."
 
 
 def unknown_keys(settings: Settings) -> str:

@@ -343,6 +343,21 @@ def test_what_is_modelled_is_not_said_and_all_else_is(key):
         assert any(instead in note for note in read(config).notes) == is_said, value
 
 
+@pytest.mark.parametrize(("given", "numbers"), [({}, 5e8), ({"reduce_bucket_size": 2e8}, 2e8)])
+def test_the_buffer_of_gradients_is_read_and_written(given, numbers):
+    found = read({**ZERO_3, "zero_optimization": {"stage": 2, "overlap_comm": True, **given}})
+    assert found.job.stack.reduce_bucket == numbers
+    assert any("reduce_bucket_size 500000000" in note for note in found.notes) == (not given)
+    text = emit_deepspeed(found.job, found.plan)
+    assert ('"reduce_bucket_size": 200000000' in text) == bool(given)
+    assert read(text, None).job == found.job
+
+
+def test_an_automatic_buffer_of_gradients_is_the_square_of_the_models_width():
+    """trainer_config_finalize in transformers/integrations/deepspeed.py."""
+    assert read(changed(zero_reduce_bucket_size="auto")).job.stack.reduce_bucket == 4096**2
+
+
 def test_experts_are_read_where_autoep_is_on():
     experts = {"autoep_size": 4}
     off, on = (
@@ -411,6 +426,7 @@ def test_every_setting_that_changes_a_step_and_is_not_modelled_is_said():
         ({"train_batch_size": 63}, {}, "63 is no multiple of 8"),
         (changed(zero_stage="three"), {}, "zero_optimization.stage = 'three': give a whole number"),
         (changed(zero_stage=4), {}, "zero is 4"),
+        (changed(zero_reduce_bucket_size=0), {}, "reduce_bucket_size = 0: give a number from 1 on, or auto"),
         (changed(bf16={"enabled": "yes"}), {}, "bf16.enabled = 'yes'"),
         (changed(sequence_parallel_size=2), {}, "Ulysses"),
         (changed(tensor_parallel={"autotp_size": 3}), {}, "tp 3 x pp 1 does not divide 8 GPUs"),
