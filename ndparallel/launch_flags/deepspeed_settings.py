@@ -281,7 +281,6 @@ def found_text(file: str, folder: Path | None, documents: Mapping[str, str]) -> 
     if file in documents:
         return documents[file]
     if not (path := around(file, folder)):
-        raise UserError(
-            f"it takes its configuration from {brief(file)}, which is not found: put it beside this file."
-        )
+        instead = "set its variables with --set" if "$" in file else "put it beside this file"
+        raise UserError(f"it takes its configuration from {brief(file)}, which is not found: {instead}.")
     return read_text(path, LARGEST)
