@@ -7,10 +7,10 @@ Idea   DeepSpeed wraps a program that has the model. So the script writes the co
        weights that are not sharded (runtime/pipe/engine.py, PipelineEngine.__init__). Tensor
        parallelism (AutoTP) goes with every level of ZeRO (runtime/engine.py,
        _configure_tensor_parallel_states), and cuts no sequences. Experts (AutoEP) may be sharded as weights
-       without it (_validate_zero3_moe_compatibility); with it they take neither ZeRO-3 nor a pipeline
-       (module_inject/auto_ep_folding.py, validate_folding_global). Whole layers are recomputed, or none
-       (runtime/pipe/module.py, PipelineModule.forward). An optimizer on the host is ZeRO's
-       (docs/_pages/config-json.md, Optimizer offloading).
+       without it (_validate_zero3_moe_compatibility); with it they take neither ZeRO-3 nor a pipeline nor an
+       optimizer on the host (module_inject/auto_ep_folding.py, validate_folding_global). Whole layers are
+       recomputed, or none (runtime/pipe/module.py, PipelineModule.forward). An optimizer on the host is
+       ZeRO's (docs/_pages/config-json.md, Optimizer offloading).
 Limit  Its context parallelism (Ulysses) is another than ours; ZeRO++'s shards inside a node are left out.
 """
 
@@ -220,6 +220,12 @@ RULES = (
     LaunchRule(
         lambda job, plan: "optimizer" in job.offload and (plan.zero == 0),
         lambda job, plan: deepspeed_lacks("optimizer on the host without ZeRO", "take --zero 1"),
+    ),
+    LaunchRule(
+        lambda job, plan: "optimizer" in job.offload and (plan.ep > 1) & (plan.tp > 1),
+        lambda job, plan: deepspeed_lacks(
+            f"optimizer on the host beside experts that ep ranks share with tp={plan.tp}", "take --tp 1"
+        ),
     ),
     LaunchRule(
         lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",

@@ -108,7 +108,7 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
         sequence_of(words, beside.sequence),
         plan.dp * plan.micro_batch * accumulation(settings, plan),
         moments="8bit" if "8bit" in optimizer_of(settings, words) else "fp32",
-        offload=() if settings.text(HOST) in ("none", "None") else ("optimizer",),
+        offload=("optimizer",) if is_on_host(settings) else (),
         adapters=beside.adapters,
     )
     check(job, plan)
@@ -169,8 +169,15 @@ def refuse_ulysses(words: Configuration) -> None:
 
 def optimizer_of(settings: Settings, words: Configuration) -> str:
     """The optimizer's name: of two, the configuration's counts (deepspeed_optim_sched in
-    transformers/integrations/deepspeed.py)."""
-    return str(settings.value("optimizer.type") or words.get("optim") or "adamw")
+    transformers/integrations/deepspeed.py). One in 8 bits is DeepSpeedCPUAdam on the host
+    (map_pytorch_optim_to_deepspeed in accelerate/utils/deepspeed.py)."""
+    own, asked = settings.value("optimizer.type"), str(words.get("optim") or "adamw")
+    replaced = is_on_host(settings) and settings.given.get("zero_force_ds_cpu_optimizer", True)
+    return str(own or ("adamw" if replaced and "8bit" in asked else asked))
+
+
+def is_on_host(settings: Settings) -> bool:
+    return settings.text(HOST) not in ("none", "None")
 
 
 def recompute(settings: Settings, words: Configuration, pp: int) -> str:

@@ -223,6 +223,15 @@ def test_experts_and_pipelines_have_not_every_zero(broken, kept):
         emit_deepspeed(job_of("qwen3-30b-a3b"), broken)
 
 
+def test_an_optimizer_on_the_host_is_not_beside_experts_and_tp():
+    """validate_folding_global in deepspeed/module_inject/auto_ep_folding.py."""
+    job = job_of("qwen3-30b-a3b", offload=("optimizer",))
+    for kept in (Plan(tp=2, dp=8, zero=1), Plan(dp=16, ep=2, zero=1)):
+        assert emit_deepspeed(job, kept)
+    with pytest.raises(UserError, match="no optimizer on the host beside experts"):
+        emit_deepspeed(job, Plan(tp=2, dp=8, ep=2, zero=1))
+
+
 def test_an_optimizer_on_the_host_is_zeros():
     job = job_of(offload=("optimizer",))
     assert emit_deepspeed(job, Plan(dp=16, zero=1))
@@ -608,6 +617,14 @@ def test_of_two_optimizers_the_configurations_counts():
     eight = {"variables": {"optim": "adamw_bnb_8bit"}}
     assert read(ZERO_3, **eight).job.moments == "8bit"
     assert read(ZERO_3 | {"optimizer": {"type": "AdamW"}}, **eight).job.moments == "fp32"
+
+
+@pytest.mark.parametrize(("forced", "moments"), [(True, "fp32"), (False, "8bit")])
+def test_an_optimizer_in_8_bits_is_deepspeeds_own_on_the_host_but_where_that_is_not_forced(forced, moments):
+    """map_pytorch_optim_to_deepspeed in accelerate/utils/deepspeed.py."""
+    config = changed(zero_offload_optimizer={"device": "cpu"}) | {"zero_force_ds_cpu_optimizer": forced}
+    found = read(config, variables={"optim": "adamw_bnb_8bit"})
+    assert (found.job.moments, found.job.offload) == (moments, ("optimizer",))
 
 
 @pytest.mark.parametrize(
