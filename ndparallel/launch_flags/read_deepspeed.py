@@ -80,7 +80,12 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
     "progressive_layer_drop.enabled": ((False,), "every layer runs"),
     "curriculum_learning.enabled": ((False,), "sequences are all as long"),
     "data_efficiency.enabled": ((False,), "sequences are all as long"),
+    "wall_clock_breakdown": ((False,), "nothing waits to be timed"),
     "hybrid_engine.enabled": ((False,), "it trains and generates nothing"),
+}
+PARTS = {  # tables of which none is there, or none of their switches is on
+    "zero_optimization.zenflow": "every step updates all weights",
+    "compression_training": "weights and activations are whole, in 16 bits",
 }
 PROGRAMS = {  # the same of the program's arguments
     "torch_compile": "layers are eager",
@@ -198,7 +203,9 @@ def micro_batch(settings: Settings, plan: Plan) -> int:
     if settings.value(MICRO) is not None:
         return settings.number(MICRO)
     if settings.value(BATCH) is None:
-        raise UserError(f"{MICRO} is not given, or auto: add --set per_device_train_batch_size=N.")
+        raise UserError(
+            f"{MICRO} is not given, or auto: add --set per_device_train_batch_size=N (transformers' own is 8)."
+        )
     return divided(settings, ranks(plan) * settings.number(ACCUMULATION))
 
 
@@ -229,7 +236,8 @@ def stack_from(settings: Settings, shape: ModelShape) -> Stack:
     the buffer of gradients."""
     asked = settings.value(fields.DEEPSPEED_BESIDE)
     beside = settings.number(STAGE, 0) == 3 if asked is None else bool(asked)
-    return replace(DEEPSPEED, dp_overlap=beside, prefetch=beside, reduce_bucket=bucket(settings, shape))
+    ahead = beside and settings.given.get("zero_optimization.stage3_prefetch_bucket_size") != 0
+    return replace(DEEPSPEED, dp_overlap=beside, prefetch=ahead, reduce_bucket=bucket(settings, shape))
 
 
 def bucket(settings: Settings, shape: ModelShape) -> float:
@@ -252,8 +260,11 @@ def notes_on_settings(settings: Settings, job: TrainingJob, by: str) -> Iterator
     for key, (modelled, instead) in NOT_MODELLED.items():
         if (value := settings.given.get(key, modelled[0])) not in modelled:
             yield f"{key} = {brief(value)} is not modelled: {instead}."
-    if any(key.startswith("zero_optimization.zenflow.") for key in settings.given):
-        yield "zero_optimization.zenflow is not modelled: every step updates all weights."
+    for part, instead in PARTS.items():
+        own = [key for key in settings.given if key.startswith(f"{part}.")]
+        switches = [settings.given[key] for key in own if key.endswith(".enabled")]
+        if any(switches or own):
+            yield f"{part} is not modelled: {instead}."
     yield from notes_on_numbers(settings)
     if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
         yield f"Not given, so as {by} has it: {said}."

@@ -367,6 +367,25 @@ def test_an_automatic_buffer_of_gradients_is_the_square_of_the_models_width():
     assert read(changed(zero_reduce_bucket_size="auto")).job.stack.reduce_bucket == 4096**2
 
 
+@pytest.mark.parametrize(("numbers", "ahead"), [(0, False), (5e7, True), ("auto", True)])
+def test_weights_are_not_gathered_ahead_where_their_bucket_is_empty(numbers, ahead):
+    """__prefetch_bucket_sz in deepspeed/runtime/zero/partitioned_param_coordinator.py."""
+    stack = read(changed(zero_stage3_prefetch_bucket_size=numbers)).job.stack
+    assert (stack.prefetch, stack.dp_overlap) == (ahead, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_said"),
+    [
+        ({"compression_training": {"head_pruning": {"shared_parameters": {"enabled": True}}}}, True),
+        ({"compression_training": {"head_pruning": {"shared_parameters": {"enabled": False}}}}, False),
+        ({"zero_zenflow": {"topk_ratio": 0.1}}, True),
+    ],
+)
+def test_parts_that_are_on_and_not_modelled_are_said(given, is_said):
+    assert any("is not modelled" in note for note in read(changed(**given)).notes) == is_said
+
+
 def test_experts_are_read_where_autoep_is_on():
     experts = {"autoep_size": 4}
     off, on = (
@@ -532,7 +551,7 @@ def test_a_configuration_is_found_in_the_folders_around_a_script_the_nearest_fir
 
 def test_accelerate_takes_zero_2_where_its_file_names_none():
     """DeepSpeedPlugin.__post_init__ in accelerate/utils/dataclasses.py; DeepSpeed itself takes ZeRO-0."""
-    own = {"variables": {"per_device_train_batch_size": "1"}}
+    own: dict[str, Any] = {"variables": {"per_device_train_batch_size": "1"}}
     bare = read(ACCELERATE.replace("  zero_stage: 2\n", ""), **own)
     assert bare.plan.zero == 2
     assert any("under Accelerate has it: zero_optimization.stage 2" in note for note in bare.notes)
@@ -614,7 +633,7 @@ def test_visible_gpus_count_where_deepspeeds_launcher_is_told_no_others():
 
 def test_of_two_optimizers_the_configurations_counts():
     """deepspeed_optim_sched in transformers/integrations/deepspeed.py."""
-    eight = {"variables": {"optim": "adamw_bnb_8bit"}}
+    eight: dict[str, Any] = {"variables": {"optim": "adamw_bnb_8bit"}}
     assert read(ZERO_3, **eight).job.moments == "8bit"
     assert read(ZERO_3 | {"optimizer": {"type": "AdamW"}}, **eight).job.moments == "fp32"
 
