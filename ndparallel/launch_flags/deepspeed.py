@@ -7,10 +7,10 @@ Idea   DeepSpeed wraps a program that has the model. So the script writes the co
        weights that are not sharded (runtime/pipe/engine.py, PipelineEngine.__init__). Tensor
        parallelism (AutoTP) goes with every level of ZeRO (runtime/engine.py,
        _configure_tensor_parallel_states), and cuts no sequences. Experts (AutoEP) may be sharded as weights
-       without it (_validate_zero3_moe_compatibility); with it they take neither ZeRO-3 nor a pipeline
-       (module_inject/auto_ep_folding.py, validate_folding_global). Whole layers are recomputed, or none
-       (runtime/pipe/module.py, PipelineModule.forward). An optimizer on the host is ZeRO's
-       (docs/_pages/config-json.md, Optimizer offloading).
+       without it (_validate_zero3_moe_compatibility); with it they take neither ZeRO-3 nor a pipeline nor an
+       optimizer on the host (module_inject/auto_ep_folding.py, validate_folding_global). Whole layers are
+       recomputed, or none (runtime/pipe/module.py, PipelineModule.forward). An optimizer on the host is
+       ZeRO's (docs/_pages/config-json.md, Optimizer offloading).
 Limit  Its context parallelism (Ulysses) is another than ours; ZeRO++'s shards inside a node are left out.
 """
 
@@ -34,7 +34,12 @@ from ndparallel.planner.software import find_stack
 
 STACKS = ("deepspeed", "deepspeed-2021")
 FILE = "deepspeed_by_ndparallel.json"  # that the script writes: no name that a user may have given to another
-FREE = ("attention", "dp_overlap", "prefetch")  # of a software stack: what keys choose, or the program
+FREE = (
+    "attention",
+    "dp_overlap",
+    "prefetch",
+    "reduce_bucket",
+)  # of a software stack: what keys choose, or the program
 FOUND_EXPERTS = "Mixtral, Qwen3-MoE, Qwen3.5-MoE, DeepSeek-V2 and DeepSeek-V3"
 
 
@@ -107,6 +112,8 @@ def configuration(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Any]]:
     yield fields.DEEPSPEED_ZERO, plan.zero
     if plan.zero:
         yield fields.DEEPSPEED_BESIDE, job.stack.running(plan.zero, plan.pp).dp_overlap
+        if job.stack.reduce_bucket not in (0.0, find_stack(job.stack.name).reduce_bucket):
+            yield fields.DEEPSPEED_BUCKET, int(job.stack.reduce_bucket)
     for name, key in fields.DEEPSPEED_DEGREES.items():
         if (degree := int(getattr(plan, name))) > 1:
             yield key, degree
@@ -213,6 +220,18 @@ RULES = (
     LaunchRule(
         lambda job, plan: "optimizer" in job.offload and (plan.zero == 0),
         lambda job, plan: deepspeed_lacks("optimizer on the host without ZeRO", "take --zero 1"),
+    ),
+    LaunchRule(
+        lambda job, plan: "optimizer" in job.offload and (plan.ep > 1) & (plan.tp > 1),
+        lambda job, plan: deepspeed_lacks(
+            f"optimizer on the host beside experts that ep ranks share with tp={plan.tp}", "take --tp 1"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",
+        lambda job, plan: deepspeed_lacks(
+            "moments in 8 bits on the host, where its own AdamW runs", "leave one of the two out"
+        ),
     ),
     LaunchRule(
         lambda job, plan: plan.sends_rows_beside(job.stack),

@@ -1,8 +1,8 @@
 """What a DeepSpeed job sets, from wherever it is written.
 
 Idea   A configuration is JSON. A command names it, or a file of Accelerate's that says the same in its own
-       words. What stands there as "auto" the program's arguments say, by the names that transformers'
-       TrainingArguments have.
+       words, or a file of the program's arguments, as LLaMA-Factory and axolotl take one. What stands there
+       as "auto" the arguments say, by the names that transformers' TrainingArguments have.
 Limit  No comments in JSON, which DeepSpeed passes over.
 """
 
@@ -17,10 +17,10 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program, scheduled, whole
+from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program, scheduled, slots_in, whole
 from ndparallel.launch_flags.settings import Configuration, flat, read_value
 from ndparallel.launch_flags.shell import read_script
-from ndparallel.launch_flags.shell_files import beside
+from ndparallel.launch_flags.shell_files import around
 from ndparallel.launch_flags.shell_words import LARGEST
 from ndparallel.launch_flags.yaml_text import loaded, mapping
 
@@ -32,54 +32,72 @@ ARGUMENTS = {  # of transformers' TrainingArguments, that fill what is "auto" (i
 }
 CONFIGS = ("deepspeed_config", "deepspeed")  # arguments that name the configuration
 ACCELERATE = re.compile(r"^(?:distributed_type|deepspeed_config)[ \t]*:", re.MULTILINE)
+PROGRAMS = re.compile(r"^deepspeed[ \t]*:", re.MULTILINE)  # a file of a program's arguments
+AXOLOTL = {"micro_batch_size": fields.TRANSFORMERS_MICRO, "optimizer": "optim"}  # its words, transformers'
+NOTHING = ("", "~", "null", None)
+SWIFT = re.compile(r"zero(?P<stage>[0-3])(?P<host>_offload)?")  # ms-swift's own files, in its swift/config
 OPTIONS_OF_ACCELERATE = {"config_file", "use_deepspeed", "deepspeed_config_file"}
+WEIGHTS_HOST = "zero_optimization.offload_param.device"
 OF_ACCELERATE = {
     "zero_stage": fields.DEEPSPEED_ZERO,
     "offload_optimizer_device": fields.DEEPSPEED_HOST,
-    "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_param_device": WEIGHTS_HOST,
+    fields.DEEPSPEED_STEPS: fields.DEEPSPEED_STEPS,
+    "parallelism_config_sp_size": "sequence_parallel_size",
 }
+ITS_DEFAULTS = {fields.DEEPSPEED_ZERO: 2}  # DeepSpeedPlugin.__post_init__ in accelerate/utils/dataclasses.py
 OLDER_SWITCHES: dict[str, tuple[str, dict[bool, Any]]] = {  # what they are today, and its values
     "zero_optimization.cpu_offload": (fields.DEEPSPEED_HOST, {True: "cpu"}),
-    "zero_optimization.cpu_offload_param": ("zero_optimization.offload_param.device", {True: "cpu"}),
+    "zero_optimization.cpu_offload_param": (WEIGHTS_HOST, {True: "cpu"}),
     "zero_optimization": (fields.DEEPSPEED_ZERO, {True: 1, False: 0}),
 }
 MEGATRON = ("num_layers", "tensor_model_parallel_size")  # arguments of Megatron-DeepSpeed's programs
 DOCUMENT = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")  # cat <<END > FILE
 TARGET = re.compile(r">[ \t]*(\"[^\"]*\"|[^\s<>]+)")
+EXPR = re.compile(r"\$\(expr ([^()]*)\)|`expr ([^`]*)`")  # $(expr 64 / $N)
 VARIABLE = re.compile(r"\$(?:(?P<plain>\w+)|\{(?P<braced>\w+)\})")
 
 
 class DeepspeedJob(NamedTuple):
-    """A configuration, the program's arguments by their names, and how many GPUs are launched: 0 where nobody
-    says."""
+    """A configuration, the program's arguments by their names, how many GPUs are launched, 0 where nobody
+    says, and what Accelerate takes for settings that are missing."""
 
     config: Configuration
     arguments: dict[str, str]
     gpus: int
+    defaults: Mapping[str, Any] = {}
 
 
 def job_of(text: str, variables: Mapping[str, str], folder: Path | None) -> DeepspeedJob:
-    """Read a configuration, a file of Accelerate's, or a script whose last command that launches DeepSpeed
-    counts; of `variables` those with names are arguments of the program too. Raises UserError for what is
-    none of these."""
+    """Read a configuration, a file of Accelerate's or of a program's arguments, or a script, whose last
+    command that launches DeepSpeed counts; of `variables` those with names are arguments of the program too.
+    Raises UserError for what is none of these."""
     own = {name: value for name, value in variables.items() if not name.isdecimal()}
     if text.lstrip().startswith("{"):
         found = DeepspeedJob(of_json(text), {}, 0)
     elif ACCELERATE.search(text):
         found = of_accelerate(accelerates(text), folder, {})
+    elif PROGRAMS.search(text):
+        words = words_in(text)
+        found = DeepspeedJob(named(words.get("deepspeed", ""), folder, {}), words, 0)
     else:
         found = of_script(text, variables, folder)
     return found._replace(arguments=found.arguments | own)
 
 
 def filled(job: DeepspeedJob) -> Configuration:
-    """The configuration with today's names, and what is "auto" as the arguments have it. Raises UserError
-    where the two contradict one another, as transformers does."""
-    found = {key: value for key, value in renamed(job.config).items() if value != "auto"}
+    """The configuration with today's names, and what is "auto" as the arguments have it; the bucket's size
+    follows from the model's. Raises UserError where the two contradict one another, as transformers does."""
+    own = (fields.DEEPSPEED_BUCKET,)
+    found = {key: value for key, value in renamed(job.config).items() if value != "auto" or key in own}
     for argument, key in ARGUMENTS.items():
         if argument not in job.arguments:
             continue
-        value = read_value(job.arguments[argument])
+        if "$" in (word := job.arguments[argument]):
+            raise UserError(
+                f"--{argument} is {brief(word)}, which is not known here: add --set {argument}=N."
+            )
+        value = read_value(word)
         if found.setdefault(key, value) != value:
             raise UserError(
                 f"{key} is {brief(found[key])} in its configuration, and --{argument} {brief(value)}: "
@@ -125,29 +143,44 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def accelerates(text: str) -> dict[str, Any]:
     """The options of `accelerate launch` in a file of `accelerate config`."""
     said = mapping({"the file": loaded(text)}, "the file")
-    return said | mapping(said, "deepspeed_config")
+    return said | mapping(said, "deepspeed_config") | mapping(said, "parallelism_config")
+
+
+def words_in(text: str) -> dict[str, str]:
+    """The arguments in a file of a program's: those that are one word."""
+    said = mapping({"the file": loaded(text)}, "the file")
+    words = {AXOLOTL.get(name, name): value for name, value in said.items() if value not in NOTHING}
+    return {
+        name: "true" if (name, value) == ("bf16", "auto") else value
+        for name, value in words.items()
+        if isinstance(value, str)
+    }
 
 
 def of_accelerate(
     options: Mapping[str, Any], folder: Path | None, documents: Mapping[str, str]
 ) -> DeepspeedJob:
-    """What options of `accelerate launch` stand for; the program's arguments overrule those that say the
-    same. Raises UserError for another way than DeepSpeed."""
+    """What options of `accelerate launch` stand for. Raises UserError for another way than DeepSpeed."""
     if (way := str(options.get("distributed_type", "DEEPSPEED"))) != "DEEPSPEED":
         raise UserError(f"distributed_type {brief(way)} is not read, only DEEPSPEED.")
     config = {key: read_value(str(options[name])) for name, key in OF_ACCELERATE.items() if name in options}
     if file := options.get("deepspeed_config_file"):
-        config |= of_json(found_text(str(file), folder, documents))
-    precision, steps = (str(options.get(name, "")) for name in ("mixed_precision", fields.DEEPSPEED_STEPS))
-    arguments = {precision: "true"} if precision in ARGUMENTS else {}
-    arguments |= {fields.DEEPSPEED_STEPS: steps} if steps else {}
-    return DeepspeedJob(config, arguments, whole(str(options.get("num_processes", ""))))
+        own = named(str(file), folder, documents)
+        config |= {key: value for key, value in own.items() if value != "auto"}
+    precision = str(options.get("mixed_precision", ""))
+    return DeepspeedJob(
+        config,
+        {precision: "true"} if precision in ARGUMENTS else {},
+        whole(str(options.get("num_processes", ""))),
+        {} if file else ITS_DEFAULTS,
+    )
 
 
 def of_script(text: str, variables: Mapping[str, str], folder: Path | None) -> DeepspeedJob:
     """The last command that launches DeepSpeed. Raises UserError where there is none, or its configuration is
     not found."""
     lines, written = without_documents(text)
+    lines = EXPR.sub(lambda sum_: f"$(({sum_[1] or sum_[2]}))".replace("\\", ""), lines)
     script = read_script(lines, variables, scheduled(text, variables), folder)
     known = {name: " ".join(words) for name, words in script.variables.items()}
     documents = {
@@ -156,27 +189,46 @@ def of_script(text: str, variables: Mapping[str, str], folder: Path | None) -> D
     for words in script.commands[::-1]:
         launcher, program = launcher_and_program(words)
         launcher = launcher or words  # its program has no name here
-        arguments, own = arguments_of(program), arguments_of(launcher)
+        arguments, own = programs_arguments(program, folder), arguments_of(launcher)
         if file := own.get("config_file"):
             own = accelerates(found_text(file, folder, documents)) | own
         if own.keys() & OPTIONS_OF_ACCELERATE:
             found = of_accelerate(own, folder, documents)
             return found._replace(arguments=found.arguments | arguments)
-        named = (arguments.get(name, "true") for name in CONFIGS)
-        if file := next((name for name in named if name != "true"), ""):
+        asked = (arguments.get(name, "true") for name in CONFIGS)
+        if file := next((name for name in asked if name != "true"), ""):
             refuse_megatrons(arguments)
-            config = of_json(found_text(file, folder, documents))
-            gpus = whole(own.get("num_processes")) or gpus_started(launcher, script.variables)
-            return DeepspeedJob(config, arguments, gpus)
+            config = named(file, folder, documents)
+            return DeepspeedJob(config, arguments, gpus_of(launcher, own, script.variables))
     raise UserError(
         "it is no configuration of DeepSpeed (JSON), no file of Accelerate's, and no command that names one "
         "with --deepspeed, --deepspeed_config or --config_file."
     )
 
 
+def gpus_of(launcher: list[str], own: Mapping[str, str], variables: Mapping[str, list[str]]) -> int:
+    """The GPUs that a launcher starts, ms-swift's by variables, DeepSpeed's those that are visible where it
+    is told no others (main in deepspeed/launcher/runner.py); 0 where the file does not say."""
+    known = {name: " ".join(value) for name, value in variables.items()}
+    if found := whole(own.get("num_processes")) or gpus_started(launcher, variables):
+        return found
+    if launcher[0] == "deepspeed" and not own.keys() & {"num_gpus", "num_nodes", "include", "exclude"}:
+        return slots_in(f"localhost:{known.get('CUDA_VISIBLE_DEVICES', '')}")
+    return whole(known.get("NPROC_PER_NODE")) * whole(known.get("NNODES", "1"))
+
+
 def refuse_megatrons(arguments: Mapping[str, str]) -> None:
     if found := [name for name in MEGATRON if name in arguments]:
         raise UserError(f"--{found[0].replace('_', '-')} is Megatron's: take --from-megatron.")
+
+
+def programs_arguments(words: list[str], folder: Path | None) -> dict[str, str]:
+    """The arguments in a program's command, and in a file of them that it names and that is found."""
+    found = arguments_of(words)
+    alone = words[0] if words and not words[0].startswith("-") else ""
+    file = found.get("config", alone)
+    path = around(file, folder) if file.endswith((".yaml", ".yml")) else None
+    return (words_in(read_text(path, LARGEST)) if path else {}) | found
 
 
 def arguments_of(words: Iterable[str]) -> dict[str, str]:
@@ -214,14 +266,21 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
     return VARIABLE.sub(lambda name: variables.get(name["plain"] or name["braced"], name[0]), text)
 
 
+def named(file: str, folder: Path | None, documents: Mapping[str, str]) -> Configuration:
+    """The configuration in a file, or of ms-swift's by their names. Raises UserError where there is none."""
+    if not (own := SWIFT.fullmatch(file)):
+        return of_json(found_text(file, folder, documents))
+    stage, host = int(own["stage"]), "cpu" if own["host"] else "none"
+    config = {fields.DEEPSPEED_ZERO: stage, fields.DEEPSPEED_BESIDE: False, fields.DEEPSPEED_HOST: host}
+    return config | ({WEIGHTS_HOST: host} if stage == 3 else {})
+
+
 def found_text(file: str, folder: Path | None, documents: Mapping[str, str]) -> str:
-    """The text of a file that the script writes, or that lies beside it, by its path or its name. Raises
+    """The text of a file that the script writes, or that lies beside it or in a folder around it. Raises
     UserError where there is none."""
     if file in documents:
         return documents[file]
-    path = beside(file, folder) or beside(file.rpartition("/")[2], folder)
-    if not path:
-        raise UserError(
-            f"it takes its configuration from {brief(file)}, which is not found: put it beside this file."
-        )
+    if not (path := around(file, folder)):
+        instead = "set its variables with --set" if "$" in file else "put it beside this file"
+        raise UserError(f"it takes its configuration from {brief(file)}, which is not found: {instead}.")
     return read_text(path, LARGEST)

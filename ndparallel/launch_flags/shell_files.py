@@ -13,6 +13,7 @@ from pathlib import Path
 
 ENDINGS = (".sh", ".bash", ".env", ".conf", ".config", ".cfg")  # of files with variables
 UNKNOWN = re.compile(r".*[$`()\"'][^/]*/", re.DOTALL)  # up to the last part that only the shell knows
+UPWARDS = re.compile(r"^(?:\.{1,2}/)+")
 
 
 def included_file(word: str, folder: Path | None) -> Path | None:
@@ -30,6 +31,18 @@ def beside(file: str, folder: Path | None) -> Path | None:
     if not folder or len(file) > 200 or ".." in file or file.startswith("/"):
         return None
     return path if (path := folder / file).is_file() else None
+
+
+def around(file: str, folder: Path | None) -> Path | None:
+    """A file by its path in the folder or in one around it, the nearest first, or by its name in the folder;
+    None for one that is in none."""
+    if not folder:
+        return None
+    path = UNKNOWN.sub("", file)
+    known = UPWARDS.sub("", path, count=1)
+    places = [folder, *folder.parents][path.count("../") :]
+    found = (beside(known, place) for place in places)
+    return next(filter(None, found), None) or beside(known.rpartition("/")[2], folder)
 
 
 class Statements(Iterator[str]):

@@ -147,6 +147,7 @@ PYTORCH_COMPILED = replace(
 # Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped
 # weights are gathered at the end
 # of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation runs to the block's last matrix.
+# Gradients wait in a buffer of reduce_bucket_size numbers (deepspeed/runtime/zero/config.py).
 # Every microbatch reduces its gradients (stage3.py, reduce_ready_partitions_and_remove_grads). Its tensor
 # parallelism all-reduces what parts of matrices give, and cuts no sequence (LinearAllreduce and LinearLayer
 # in deepspeed/module_inject/layers.py). Its pipeline sends and receives in turn, and keeps of microbatches
@@ -155,6 +156,7 @@ DEEPSPEED = replace(
     PYTORCH,
     name="deepspeed",
     gradient_bytes=2,
+    reduce_bucket=5e8,
     gathers_first=False,
     early_stop=False,
     whole_between=False,

@@ -141,6 +141,8 @@ class GradientSettings:
     # only ZeRO's are, and none in a pipeline (allreduce_gradients and _configure_zero_optimizer in
     # deepspeed/runtime/engine.py)
     dp_overlap_by_zero: bool = False
+    # numbers in the buffer where ZeRO's gradients wait to be reduced (reduce_bucket_size)
+    reduce_bucket: float = 0.0
     # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
     gathers_first: bool = True
     rail_share: float = 1.0  # of a node's rails, that one collective uses

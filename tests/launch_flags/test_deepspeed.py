@@ -223,6 +223,15 @@ def test_experts_and_pipelines_have_not_every_zero(broken, kept):
         emit_deepspeed(job_of("qwen3-30b-a3b"), broken)
 
 
+def test_an_optimizer_on_the_host_is_not_beside_experts_and_tp():
+    """validate_folding_global in deepspeed/module_inject/auto_ep_folding.py."""
+    job = job_of("qwen3-30b-a3b", offload=("optimizer",))
+    for kept in (Plan(tp=2, dp=8, zero=1), Plan(dp=16, ep=2, zero=1)):
+        assert emit_deepspeed(job, kept)
+    with pytest.raises(UserError, match="no optimizer on the host beside experts"):
+        emit_deepspeed(job, Plan(tp=2, dp=8, ep=2, zero=1))
+
+
 def test_an_optimizer_on_the_host_is_zeros():
     job = job_of(offload=("optimizer",))
     assert emit_deepspeed(job, Plan(dp=16, zero=1))
@@ -254,6 +263,11 @@ def test_a_plan_that_cannot_be_is_refused_with_its_reason():
         ({"dtype": "fp8"}, Plan(dp=16, zero=1), "no layers in fp8"),
         ({"offload": ("activations",)}, Plan(dp=16, zero=1), "no activations on the host"),
         ({"moments": "8bit"}, Plan(pp=4, dp=4, zero=1), "no moments in 8 bits"),
+        (
+            {"moments": "8bit", "offload": ("optimizer",)},
+            Plan(dp=16, zero=2),
+            "no moments in 8 bits on the host",
+        ),
         ({}, Plan(pp=4, dp=4, zero=3), "no ZeRO-3 in a pipeline"),
         ({"software": "megatron-core"}, Plan(dp=16), "the plan is for megatron-core"),
         ({"batch": 96}, Plan(dp=12), "12 GPUs do not fill nodes of 8"),
@@ -338,6 +352,40 @@ def test_what_is_modelled_is_not_said_and_all_else_is(key):
         assert any(instead in note for note in read(config).notes) == is_said, value
 
 
+@pytest.mark.parametrize(("given", "numbers"), [({}, 5e8), ({"reduce_bucket_size": 2e8}, 2e8)])
+def test_the_buffer_of_gradients_is_read_and_written(given, numbers):
+    found = read({**ZERO_3, "zero_optimization": {"stage": 2, "overlap_comm": True, **given}})
+    assert found.job.stack.reduce_bucket == numbers
+    assert any("reduce_bucket_size 500000000" in note for note in found.notes) == (not given)
+    text = emit_deepspeed(found.job, found.plan)
+    assert ('"reduce_bucket_size": 200000000' in text) == bool(given)
+    assert read(text, None).job == found.job
+
+
+def test_an_automatic_buffer_of_gradients_is_the_square_of_the_models_width():
+    """trainer_config_finalize in transformers/integrations/deepspeed.py."""
+    assert read(changed(zero_reduce_bucket_size="auto")).job.stack.reduce_bucket == 4096**2
+
+
+@pytest.mark.parametrize(("numbers", "ahead"), [(0, False), (5e7, True), ("auto", True)])
+def test_weights_are_not_gathered_ahead_where_their_bucket_is_empty(numbers, ahead):
+    """__prefetch_bucket_sz in deepspeed/runtime/zero/partitioned_param_coordinator.py."""
+    stack = read(changed(zero_stage3_prefetch_bucket_size=numbers)).job.stack
+    assert (stack.prefetch, stack.dp_overlap) == (ahead, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_said"),
+    [
+        ({"compression_training": {"head_pruning": {"shared_parameters": {"enabled": True}}}}, True),
+        ({"compression_training": {"head_pruning": {"shared_parameters": {"enabled": False}}}}, False),
+        ({"zero_zenflow": {"topk_ratio": 0.1}}, True),
+    ],
+)
+def test_parts_that_are_on_and_not_modelled_are_said(given, is_said):
+    assert any("is not modelled" in note for note in read(changed(**given)).notes) == is_said
+
+
 def test_experts_are_read_where_autoep_is_on():
     experts = {"autoep_size": 4}
     off, on = (
@@ -383,7 +431,7 @@ def test_every_setting_that_changes_a_step_and_is_not_modelled_is_said():
         "zero_hpz_partition_size = 8 is not modelled",
         "DeepSpeed 0.19.6 has no zero_optimization.stagee (it has zero_optimization.stage) and steps",
         "communication_data_type = 'fp32' is not modelled",
-        "optimizer.type 'Lion' is not modelled",
+        "Optimizer 'Lion' is not modelled",
         "compile.deepcompile = True is not modelled",
         "--use_peft of the program is not read: give --lora",
         "4096 tokens (--sequence)",
@@ -406,11 +454,18 @@ def test_every_setting_that_changes_a_step_and_is_not_modelled_is_said():
         ({"train_batch_size": 63}, {}, "63 is no multiple of 8"),
         (changed(zero_stage="three"), {}, "zero_optimization.stage = 'three': give a whole number"),
         (changed(zero_stage=4), {}, "zero is 4"),
+        (changed(zero_reduce_bucket_size=0), {}, "reduce_bucket_size = 0: give a number from 1 on, or auto"),
         (changed(bf16={"enabled": "yes"}), {}, "bf16.enabled = 'yes'"),
         (changed(sequence_parallel_size=2), {}, "Ulysses"),
         (changed(tensor_parallel={"autotp_size": 3}), {}, "tp 3 x pp 1 does not divide 8 GPUs"),
         (changed(tensor_parallel={"autotp_size": 2}, pipeline={"stages": 3}), {}, "tp 2 x pp 3 does not"),
         (ZERO_3, {"variables": {"per_device_train_batch_size": "1"}}, "is 2 in its configuration, and --per"),
+        (
+            AUTO,
+            {"variables": {"per_device_train_batch_size": "$N"}},
+            "'\\$N', which is not known here: add --set",
+        ),
+        ("deepspeed:", {}, "''"),
         ("python train.py --lr 1", {}, "no configuration of DeepSpeed"),
         ("deepspeed train.py --deepspeed gone.json", {}, "'gone.json', which is not found"),
         ("deepspeed p.py --num-layers 2 --deepspeed_config a.json", {}, "take --from-megatron"),
@@ -456,15 +511,16 @@ def test_of_several_commands_the_last_counts():
     assert (found.plan.dp, found.job.sequence, found.job.shape.name) == (8, 512, "llama-3-8b")
 
 
-def test_a_file_of_accelerates_is_read_and_the_programs_arguments_overrule_it(tmp_path):
+def test_a_file_of_accelerates_is_read_and_the_programs_arguments_do_not_overrule_it(tmp_path):
+    """trainer_config_process in transformers/integrations/deepspeed.py finds a mismatch, as in JSON."""
     (tmp_path / "zero2.yaml").write_text(ACCELERATE)
     words = "--model_id llama-3-8b --per_device_train_batch_size 1"
     command = f"accelerate launch --config_file configs/zero2.yaml train.py {words}"
     found = read(command, None, None, folder=tmp_path)
     assert found.plan == Plan(dp=8, zero=2)
     assert (found.job.global_batch, found.job.offload) == (64, ("optimizer",))
-    fewer = read(f"{command} --gradient_accumulation_steps 2", None, None, folder=tmp_path)
-    assert fewer.job.global_batch == 16
+    with pytest.raises(UserError, match="gradient_accumulation_steps is 8 in its configuration"):
+        read(f"{command} --gradient_accumulation_steps 2", None, None, folder=tmp_path)
     single = ACCELERATE.replace("bf16", "no")
     assert (
         "Neither bf16 nor fp16" in read(single, None, variables={"per_device_train_batch_size": "1"}).notes[0]
@@ -474,15 +530,151 @@ def test_a_file_of_accelerates_is_read_and_the_programs_arguments_overrule_it(tm
     assert bare.plan == found.plan
 
 
-def test_a_configuration_beside_a_script_is_read_and_none_outside_its_folder(tmp_path):
-    folder = tmp_path / "scripts"
-    folder.mkdir()
-    (tmp_path / "ds.json").write_text(json.dumps(ZERO_3))
-    command = "torchrun --nnodes 2 --nproc-per-node 8 train.py --deepspeed ../ds.json"
-    with pytest.raises(UserError, match="which is not found"):
-        read(command, None, folder=folder)
-    (folder / "ds.json").write_text(json.dumps(ZERO_3))
-    assert read(command, None, folder=folder).plan.dp == 16
+def test_a_configuration_is_found_in_the_folders_around_a_script_the_nearest_first(tmp_path):
+    """A path counts from where the script runs, mostly the repository's root."""
+    folder = tmp_path / "scripts" / "v1"
+    folder.mkdir(parents=True)
+    launch = "torchrun --nnodes 2 --nproc-per-node 8 train.py --deepspeed"
+    for name in ("./scripts/ds.json", "../ds.json", "$ROOT/scripts/ds.json", "ds.json"):
+        command = f"{launch} {name}"
+        with pytest.raises(UserError, match="which is not found"):
+            read(command, None, folder=folder)
+        (tmp_path / "scripts" / "ds.json").write_text(json.dumps(ZERO_3))
+        found = read(command, None, folder=folder)
+        assert (found.plan.dp, found.plan.zero) == (16, 3)
+        (folder / "ds.json").write_text(json.dumps(changed(zero_stage=2)))
+        nearest = read(command, None, folder=folder).plan.zero
+        assert nearest == (2 if name == "ds.json" else 3)
+        (folder / "ds.json").unlink()
+        (tmp_path / "scripts" / "ds.json").unlink()
+
+
+def test_accelerate_takes_zero_2_where_its_file_names_none():
+    """DeepSpeedPlugin.__post_init__ in accelerate/utils/dataclasses.py; DeepSpeed itself takes ZeRO-0."""
+    own: dict[str, Any] = {"variables": {"per_device_train_batch_size": "1"}}
+    bare = read(ACCELERATE.replace("  zero_stage: 2\n", ""), **own)
+    assert bare.plan.zero == 2
+    assert any("under Accelerate has it: zero_optimization.stage 2" in note for note in bare.notes)
+    assert read({}, **own).plan.zero == 0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        f"{ACCELERATE}parallelism_config:\n  parallelism_config_sp_size: 2\n",
+        "deepspeed train.py --deepspeed zero3 --sequence_parallel_size 2",
+    ],
+)
+def test_ulysses_of_accelerate_and_of_a_program_is_refused(config):
+    with pytest.raises(UserError, match="Ulysses"):
+        read(config, variables={"per_device_train_batch_size": "1"})
+
+
+LLAMA_FACTORY = """
+model_name_or_path: Qwen/Qwen3-8B
+finetuning_type: {finetuning}
+deepspeed: examples/ds.json
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 2
+gradient_checkpointing: true
+bf16: true
+lora_target: all
+"""
+
+
+@pytest.mark.parametrize("finetuning", ["full", "lora"])
+def test_a_file_of_a_programs_arguments_is_read_alone_and_where_a_command_names_it(tmp_path, finetuning):
+    """LLaMA-Factory's, and axolotl's and TRL's with --config."""
+    (tmp_path / "ds.json").write_text(json.dumps(AUTO | {"bf16": {"enabled": "auto"}}))
+    text = LLAMA_FACTORY.format(finetuning=finetuning)
+    found = read(text, 8, None, folder=tmp_path)
+    assert found.plan == Plan(dp=8, zero=3, recompute="full")
+    assert (found.job.shape.name, found.job.sequence, found.job.global_batch) == ("qwen3-8b", 2048, 16)
+    assert any("--finetuning_type of the program" in note for note in found.notes) == (finetuning == "lora")
+    (tmp_path / "recipe.yaml").write_text(text)
+    for words in ("recipes/recipe.yaml", "--config recipe.yaml"):
+        named = read(f"torchrun --nproc-per-node 8 train.py {words}", None, None, folder=tmp_path)
+        assert (named.job, named.plan) == (found.job, found.plan)
+    more = "torchrun --nproc-per-node 8 train.py --config recipe.yaml --gradient_accumulation_steps 4"
+    assert read(more, None, None, folder=tmp_path).job.global_batch == 32
+
+
+def test_axolotls_words_are_read(tmp_path):
+    (tmp_path / "zero2.json").write_text(json.dumps(AUTO))
+    text = "base_model: Qwen/Qwen3-8B\ndeepspeed: deepspeed_configs/zero2.json\nsequence_len: 1024\n"
+    text += "micro_batch_size: 2\ngradient_accumulation_steps: 4\noptimizer: adamw_bnb_8bit\nbf16: auto\n"
+    found = read(text, 8, None, folder=tmp_path)
+    assert (found.plan.micro_batch, found.job.global_batch, found.job.sequence) == (2, 64, 1024)
+    assert found.job.moments == "8bit"
+
+
+@pytest.mark.parametrize(
+    ("name", "zero", "offload"), [("zero2", 2, ()), ("zero3", 3, ()), ("zero3_offload", 3, ("optimizer",))]
+)
+def test_ms_swifts_own_configurations_are_known_by_their_names(name, zero, offload):
+    """swift/config of github.com/modelscope/ms-swift, where overlap_comm is false."""
+    command = "NPROC_PER_NODE=4 NNODES=2 swift sft --model Qwen/Qwen3-8B --per_device_train_batch_size 1 "
+    command += f"--gradient_accumulation_steps $(expr 16 / 4) --model_name robot --deepspeed {name}"
+    found = read(command, None, None)
+    assert (found.plan.zero, found.plan.dp, found.job.offload) == (zero, 8, offload)
+    assert (found.job.global_batch, found.job.stack.dp_overlap) == (32, False)
+    assert found.job.shape.name == "qwen3-8b"
+    assert any("weights stay on the GPU" in note for note in found.notes) == (name == "zero3_offload")
+
+
+def test_visible_gpus_count_where_deepspeeds_launcher_is_told_no_others():
+    """main in deepspeed/launcher/runner.py."""
+    program = "train.py --per_device_train_batch_size 1 --deepspeed zero2"
+    for launched, gpus in (("", 2), ("--num_gpus 4", 4), ("--include localhost:1,2,3", 3)):
+        command = f"export CUDA_VISIBLE_DEVICES=0,1\ndeepspeed {launched} {program}"
+        assert read(command, None).plan.dp == gpus
+
+
+def test_of_two_optimizers_the_configurations_counts():
+    """deepspeed_optim_sched in transformers/integrations/deepspeed.py."""
+    eight: dict[str, Any] = {"variables": {"optim": "adamw_bnb_8bit"}}
+    assert read(ZERO_3, **eight).job.moments == "8bit"
+    assert read(ZERO_3 | {"optimizer": {"type": "AdamW"}}, **eight).job.moments == "fp32"
+
+
+@pytest.mark.parametrize(("forced", "moments"), [(True, "fp32"), (False, "8bit")])
+def test_an_optimizer_in_8_bits_is_deepspeeds_own_on_the_host_but_where_that_is_not_forced(forced, moments):
+    """map_pytorch_optim_to_deepspeed in accelerate/utils/deepspeed.py."""
+    config = changed(zero_offload_optimizer={"device": "cpu"}) | {"zero_force_ds_cpu_optimizer": forced}
+    found = read(config, variables={"optim": "adamw_bnb_8bit"})
+    assert (found.job.moments, found.job.offload) == (moments, ("optimizer",))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "is_said"),
+    [("AdamW", False), ("adamw_torch_fused", False), ("paged_adamw_8bit", False)]
+    + [(name, True) for name in ("OneBitAdam", "ZeroOneAdam", "lion_8bit", "galore_adamw", "Muon")],
+)
+def test_an_optimizer_that_is_no_plain_adam_is_said(optimizer, is_said):
+    for found in (
+        read(ZERO_3, variables={"optim": optimizer}),
+        read(ZERO_3 | {"optimizer": {"type": optimizer}}),
+    ):
+        assert any("is priced as AdamW" in note for note in found.notes) == is_said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--use_liger_kernel true", "logits are whole"),
+        ("--vision_tower clip", "the model is the language's alone"),
+        ("--freeze_llm True", "all weights are trained"),
+        ("--freeze_llm False --lora_enable False --lora_r 8 --finetuning_type full", ""),
+        ("--lora_enable True", "--lora_enable of the program is not read"),
+    ],
+)
+def test_what_a_program_does_beside_training_all_of_a_language_model_is_said(words, said):
+    notes = read(f"deepspeed train.py --deepspeed zero2 --per_device_train_batch_size 1 {words}").notes
+    if said:
+        assert any(said in note for note in notes)
+    else:
+        assert not any("of the program is not" in note for note in notes)
 
 
 def test_model_and_sequence_beside_a_file_overrule_it_and_adapters_are_added(tmp_path, capsys):

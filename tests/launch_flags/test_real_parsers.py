@@ -154,6 +154,7 @@ DEEPSPEED_PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
     "zero 2, 8 bits": (Plan(dp=8, zero=2, micro_batch=2), {"moments": "8bit"}),
     "experts": (Plan(dp=8, ep=4, zero=2), {}),
     "zero 0": (Plan(dp=1), {}),
+    "a smaller bucket": (Plan(dp=8, zero=2), {"bucket": 1e8}),
 }
 
 
@@ -161,6 +162,8 @@ def asked_of_deepspeed(name: str) -> tuple[TrainingJob, Plan]:
     plan, given = DEEPSPEED_PLANS[name]
     shape = find_model("qwen3-30b-a3b" if plan.ep > 1 else "llama-3-8b")
     stack = replace(find_stack("deepspeed"), dp_overlap=plan.zero > 0)
+    stack = replace(stack, reduce_bucket=given.get("bucket", stack.reduce_bucket))
+    given = {name: value for name, value in given.items() if name != "bucket"}
     return TrainingJob(shape, find_hardware("h100"), stack, 4096, 64, **given), plan
 
 
@@ -176,6 +179,7 @@ def test_deepspeed_reads_the_plan_in_its_configuration_and_transformers_finds_no
         expected[name] = {
             **{"zero": plan.zero, "beside": plan.zero > 0, "tp": plan.tp, "ep": plan.ep, "bf16": True},
             **{"micro_batch": plan.micro_batch, "steps": plan.microbatches(job), "host": bool(job.offload)},
+            "bucket": job.stack.reduce_bucket,
             "recompute": plan.recompute == "full",
             "optim": f"OptimizerNames.ADAMW_{'BNB' if job.moments == '8bit' else 'TORCH_FUSED'}",
         }

@@ -132,8 +132,10 @@ def by(job: TrainingJob, plan: Plan, field: str, values: tuple[Any, ...]) -> dic
 @settings(max_examples=60)
 @given(plans(zero=0))
 def test_a_stage_of_zero_more_never_holds_more(there):
-    """Stage 3 besides has room for the layers that it gathers: its states alone are never more."""
+    """Stage 3 besides has room for the layers that it gathers: its states alone are never more. DeepSpeed's
+    buffer of gradients, which a plan without ZeRO has not, is left out."""
     job, plan = there
+    job = replace(job, stack=replace(job.stack, reduce_bucket=0.0))
     held = {zero: peak_memory(job, one) for zero, one in by(job, plan, "zero", (0, 1, 2, 3)).items()}
     states = [memory.weights + memory.gradients + memory.optimizer for memory in held.values()]
     totals = [memory.total for zero, memory in held.items() if zero < 3]

@@ -65,6 +65,7 @@ def read(config: dict[str, Any], gpus: int) -> dict[str, Any]:
     return {
         "zero": int(found.zero_config.stage),
         "beside": bool(found.zero_config.overlap_comm),
+        "bucket": found.zero_config.reduce_bucket_size,
         "tp": max(1, found.tensor_parallel_config.autotp_size),
         "ep": found.expert_parallel_config.autoep_size if found.expert_parallel_config.enabled else 1,
         "micro_batch": found.train_micro_batch_size_per_gpu,

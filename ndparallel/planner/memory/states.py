@@ -37,7 +37,7 @@ def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements
         "weights": sum(held) * HALF,
         "gradients": sharded * reduced_bytes(job) if plan.zero >= 2 else whole * job.gradient_bytes,
         "optimizer": (sharded if plan.zero >= 1 else whole) * optimizer_bytes(job),
-        "buffers": dummy_bytes(job, plan) + dequantized_bytes(job, plan),
+        "buffers": dummy_bytes(job, plan) + dequantized_bytes(job, plan) + bucket_bytes(job, plan),
     }
 
 
@@ -80,7 +80,8 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
         + gather_block(job, plan)
         + whole_gradients(job, plan, trained)
         + dummy_bytes(job, plan)
-        + dequantized_bytes(job, plan),
+        + dequantized_bytes(job, plan)
+        + bucket_bytes(job, plan),
     }
 
 
@@ -134,11 +135,12 @@ def gather_block(job: TrainingJob, plan: Plan):
 def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
     """Gradients that are not scattered yet: of one layer, or until the last microbatch of all in the chunks
     whose backward passes have begun, beside which FSDP2 copies a layer's into what the reduce_scatter sends
-    (reduce_scatter_state in _fsdp_param_group.py)."""
+    (reduce_scatter_state in _fsdp_param_group.py); of DeepSpeed's those that its buffer has no room for."""
     layer, copied = largest_layer(job, plan, trained_of), job.stack.sharding == "fsdp2"
     begun = plan.recipe.chunks_begun(plan.microbatches(job), plan.pp, plan.chunks) / plan.chunks
     whole = begun * sum(trained) + copied * layer
-    return either(keeps_gradients(job, plan), whole, layer) * job.stack.gradient_bytes
+    waiting = either(keeps_gradients(job, plan), whole, layer) * job.stack.gradient_bytes
+    return larger(waiting - bucket_bytes(job, plan), 0.0)
 
 
 def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
@@ -171,6 +173,14 @@ def shapes_of(job: TrainingJob, plan: Plan, kind: str):
     shared, experts = elements_of(job, plan, kind)
     some = job.shape.experts
     return shared + experts * plan.ep / some.experts if some else shared
+
+
+def bucket_bytes(job: TrainingJob, plan: Plan):
+    """Bytes of the buffer in which ZeRO's gradients wait to be reduced, and of a second one that fills while
+    the first travels beside compute (setup_buckets in deepspeed/runtime/zero/stage_1_and_2.py; ZeRO-3 has
+    one: _setup_for_real_optimizer in stage3.py; a pipeline too: reduce_gradients)."""
+    two = job.stack.dp_overlap * (plan.zero < 3) * (plan.pp == 1)
+    return (plan.zero > 0) * (1 + two) * job.stack.reduce_bucket * job.stack.gradient_bytes
 
 
 def dequantized_bytes(job: TrainingJob, plan: Plan):
