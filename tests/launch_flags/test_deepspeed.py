@@ -665,6 +665,7 @@ def test_an_optimizer_that_is_no_plain_adam_is_said(optimizer, is_said):
         ("--use_liger_kernel true", "logits are whole"),
         ("--vision_tower clip", "the model is the language's alone"),
         ("--freeze_llm True", "all weights are trained"),
+        ("--rlhf_type dpo", "it learns the next token"),
         ("--freeze_llm False --lora_enable False --lora_r 8 --finetuning_type full", ""),
         ("--lora_enable True", "--lora_enable of the program is not read"),
     ],
