@@ -167,9 +167,7 @@ def of_accelerate(
     if file := options.get("deepspeed_config_file"):
         own = named(str(file), folder, documents)
         if not any(key.startswith("zero_optimization") for key in own):
-            raise UserError(
-                f"{brief(str(file))} has no zero_optimization, which Accelerate asks for: add it."
-            )
+            raise UserError(f"{brief(str(file))} has no zero_optimization, which Accelerate asks for.")
         config |= {key: value for key, value in own.items() if value != "auto"}
     precision = str(options.get("mixed_precision", ""))
     return DeepspeedJob(
