@@ -166,6 +166,8 @@ def of_accelerate(
     config = {key: read_value(str(options[name])) for name, key in OF_ACCELERATE.items() if name in options}
     if file := options.get("deepspeed_config_file"):
         own = named(str(file), folder, documents)
+        if not any(key.startswith("zero_optimization") for key in own):
+            raise UserError(f"{brief(str(file))} has no zero_optimization, which Accelerate asks for.")
         config |= {key: value for key, value in own.items() if value != "auto"}
     precision = str(options.get("mixed_precision", ""))
     return DeepspeedJob(

@@ -91,6 +91,9 @@ PROGRAMS = {  # the same of the program's arguments
     "torch_compile": "layers are eager",
     **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "use_liger"), "logits are whole"),
     **dict.fromkeys(("freeze_llm", "tune_mm_mlp_adapter"), "all weights are trained"),
+    **dict.fromkeys(
+        ("beta", "pref_beta", "rlhf_type", "rl"), "it learns the next token of one sequence each"
+    ),
     **dict.fromkeys(("vision_tower", "vision_path"), "the model is the language's alone"),
 }
 
@@ -204,8 +207,8 @@ def micro_batch(settings: Settings, plan: Plan) -> int:
         return settings.number(MICRO)
     if settings.value(BATCH) is None:
         raise UserError(
-            f"{MICRO} is not given, or auto: add --set per_device_train_batch_size=N (transformers' own is "
-            "8)."
+            f"{MICRO} is not given, or auto: add --set per_device_train_batch_size=N (transformers' own "
+            "default is 8)."
         )
     return divided(settings, ranks(plan) * settings.number(ACCUMULATION))
 

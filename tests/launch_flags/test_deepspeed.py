@@ -558,6 +558,21 @@ def test_accelerate_takes_zero_2_where_its_file_names_none():
     assert read({}, **own).plan.zero == 0
 
 
+def test_a_configuration_that_accelerates_file_names_is_deepspeeds_and_takes_what_it_leaves_to_it(tmp_path):
+    """DeepSpeedPlugin.__post_init__ fills what is "auto", and takes no stage of its own."""
+    (tmp_path / "ds.json").write_text(json.dumps(AUTO))
+    own: dict[str, Any] = {"variables": {"per_device_train_batch_size": "1"}, "folder": tmp_path}
+    text = ACCELERATE.replace("  zero_stage: 2\n", "  deepspeed_config_file: ds.json\n")
+    found = read(text, **own)
+    assert (found.plan.zero, found.job.global_batch) == (3, 8 * 8)
+    assert not any("under Accelerate" in note for note in found.notes)
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"overlap_comm": True}}))
+    assert read(text, **own).plan.zero == 0
+    (tmp_path / "ds.json").write_text(json.dumps({"bf16": {"enabled": True}}))
+    with pytest.raises(UserError, match="has no zero_optimization, which Accelerate asks for"):
+        read(text, **own)
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -665,6 +680,7 @@ def test_an_optimizer_that_is_no_plain_adam_is_said(optimizer, is_said):
         ("--use_liger_kernel true", "logits are whole"),
         ("--vision_tower clip", "the model is the language's alone"),
         ("--freeze_llm True", "all weights are trained"),
+        ("--rlhf_type dpo", "it learns the next token"),
         ("--freeze_llm False --lora_enable False --lora_r 8 --finetuning_type full", ""),
         ("--lora_enable True", "--lora_enable of the program is not read"),
     ],

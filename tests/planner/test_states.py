@@ -16,7 +16,7 @@ from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.flops import adapter_flops, model_flops
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.memory.outside import context_bytes
-from ndparallel.planner.memory.states import checkpoint_bytes
+from ndparallel.planner.memory.states import bucket_bytes, checkpoint_bytes
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import STACKS, find_stack
@@ -262,6 +262,7 @@ def test_deepspeeds_gradients_wait_in_one_or_two_buffers_of_reduce_bucket_size(p
     )
     assert many.buffers - few.buffers == pytest.approx(buffers * 2 * 1e9)
     assert many._replace(buffers=few.buffers) == few
+    assert bucket_bytes(replace(job(), stack=stack), plan) == buffers * 2 * 5e8
 
 
 def test_what_fits_in_deepspeeds_buffer_of_gradients_is_not_counted_twice():
