@@ -135,12 +135,12 @@ def gather_block(job: TrainingJob, plan: Plan):
 def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
     """Gradients that are not scattered yet: of one layer, or until the last microbatch of all in the chunks
     whose backward passes have begun, beside which FSDP2 copies a layer's into what the reduce_scatter sends
-    (reduce_scatter_state in _fsdp_param_group.py); of DeepSpeed's those that its buffer has no room for."""
+    (reduce_scatter_state in _fsdp_param_group.py); of DeepSpeed's layer what its buffer has no room for."""
     layer, copied = largest_layer(job, plan, trained_of), job.stack.sharding == "fsdp2"
     begun = plan.recipe.chunks_begun(plan.microbatches(job), plan.pp, plan.chunks) / plan.chunks
     whole = begun * sum(trained) + copied * layer
-    waiting = either(keeps_gradients(job, plan), whole, layer) * job.stack.gradient_bytes
-    return larger(waiting - bucket_bytes(job, plan), 0.0)
+    beyond = larger(layer * job.stack.gradient_bytes - bucket_bytes(job, plan), 0.0)
+    return either(keeps_gradients(job, plan), whole * job.stack.gradient_bytes, beyond)
 
 
 def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):

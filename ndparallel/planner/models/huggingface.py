@@ -18,6 +18,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_json
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import count
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
@@ -26,7 +27,6 @@ from ndparallel.planner.models.family import Family
 from ndparallel.planner.models.parts_of_config import windows
 from ndparallel.planner.models.refused import REFUSED
 from ndparallel.planner.models.shape import BIASES, ModelShape
-from ndparallel.planner.models.sizes import checked_choice
 
 MOST_BYTES = 4e6  # of a config.json
 BY_SIZES = (
@@ -78,10 +78,21 @@ def family_of(model_type: Any) -> Family:
             f"model_type {model_type!r} is not counted: {why}. Nearest in structure is {nearest!r}: write "
             f"that, and mend the sizes; {BY_SIZES}."
         )
-    try:
-        return FAMILIES[checked_choice(model_type, "model_type", FAMILIES)]
-    except UserError as error:
-        raise UserError(f"{str(error)} Of another model {BY_SIZES}.") from None
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise unknown_type(model_type)
+    return FAMILIES[model_type]
+
+
+def unknown_type(model_type: Any) -> UserError:
+    """Name the nearest of the many types that are counted, and what can be done."""
+    import difflib  # for what is misspelled alone
+
+    near = difflib.get_close_matches(str(model_type)[:80], FAMILIES, n=6, cutoff=0.0)
+    meant = f" Did you mean {near[0]!r}?" if difflib.get_close_matches(str(model_type)[:80], near) else ""
+    return UserError(
+        f"unknown model_type {brief(model_type)}.{meant} Of the {len(FAMILIES)} that are counted the nearest "
+        f"are {', '.join(near)}. Of another model {BY_SIZES}."
+    )
 
 
 def language_model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
