@@ -34,12 +34,8 @@ from ndparallel.planner.software import find_stack
 
 STACKS = ("deepspeed", "deepspeed-2021")
 FILE = "deepspeed_by_ndparallel.json"  # that the script writes: no name that a user may have given to another
-FREE = (
-    "attention",
-    "dp_overlap",
-    "prefetch",
-    "reduce_bucket",
-)  # of a software stack: what keys choose, or the program
+# of a software stack: what keys choose, or the program
+FREE = ("attention", "dp_overlap", "prefetch", "reduce_bucket")
 FOUND_EXPERTS = "Mixtral, Qwen3-MoE, Qwen3.5-MoE, DeepSeek-V2 and DeepSeek-V3"
 
 

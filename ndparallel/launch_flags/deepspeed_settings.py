@@ -34,7 +34,7 @@ CONFIGS = ("deepspeed_config", "deepspeed")  # arguments that name the configura
 ACCELERATE = re.compile(r"^(?:distributed_type|deepspeed_config)[ \t]*:", re.MULTILINE)
 PROGRAMS = re.compile(r"^deepspeed[ \t]*:", re.MULTILINE)  # a file of a program's arguments
 AXOLOTL = {"micro_batch_size": fields.TRANSFORMERS_MICRO, "optimizer": "optim"}  # its words, transformers'
-NOTHING = ("", "~", "null", None)
+EMPTY = ("", "~", "null", None)  # values in YAML
 SWIFT = re.compile(r"zero(?P<stage>[0-3])(?P<host>_offload)?")  # ms-swift's own files, in its swift/config
 OPTIONS_OF_ACCELERATE = {"config_file", "use_deepspeed", "deepspeed_config_file"}
 WEIGHTS_HOST = "zero_optimization.offload_param.device"
@@ -149,7 +149,7 @@ def accelerates(text: str) -> dict[str, Any]:
 def words_in(text: str) -> dict[str, str]:
     """The arguments in a file of a program's: those that are one word."""
     said = mapping({"the file": loaded(text)}, "the file")
-    words = {AXOLOTL.get(name, name): value for name, value in said.items() if value not in NOTHING}
+    words = {AXOLOTL.get(name, name): value for name, value in said.items() if value not in EMPTY}
     return {
         name: "true" if (name, value) == ("bf16", "auto") else value
         for name, value in words.items()

@@ -13,14 +13,12 @@ from dataclasses import replace
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
-from ndparallel.base.options import nearest
 from ndparallel.base.quoting import brief
-from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.deepspeed_settings import WEIGHTS_HOST, filled, job_of
 from ndparallel.launch_flags.frozen import frozen, release
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
-from ndparallel.launch_flags.settings import Configuration, Settings, read_value
+from ndparallel.launch_flags.settings import Configuration, Settings, read_value, unknown_keys
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import find_model
@@ -259,7 +257,8 @@ def bucket(settings: Settings, shape: ModelShape) -> float:
 
 def notes_on_settings(settings: Settings, job: TrainingJob, by: str) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
-    if lacking := unknown_keys(settings):
+    names = frozen("deepspeed")["keys"]
+    if lacking := unknown_keys("deepspeed", [key for key in settings.given if not is_known(key, names)]):
         yield lacking
     for key, (modelled, instead) in NOT_MODELLED.items():
         if (value := settings.given.get(key, modelled[0])) not in modelled:
@@ -314,16 +313,6 @@ def notes_on_numbers(settings: Settings) -> Iterator[str]:
     half, brain = (settings.switch(f"{name}.enabled") for name in ("fp16", "bf16"))
     if not brain:
         yield f"{'fp16.enabled: it' if half else 'Neither bf16 nor fp16 is asked for: it'} is priced as bf16."
-
-
-def unknown_keys(settings: Settings) -> str:
-    """A sentence on the keys that the release does not have; "" where it has them all."""
-    names = frozen("deepspeed")["keys"]
-    lacking = [key for key in settings.given if not is_known(key, names)]
-    if not lacking:
-        return ""
-    said = [f"{key} (it has {near})" if (near := nearest(key, names)) else key for key in lacking[:8]]
-    return f"{release('deepspeed')} has no {listed(said)}: left out."
 
 
 def is_known(key: str, names: list[str]) -> bool:

@@ -19,7 +19,7 @@ from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.invocation import gpus_started, scheduled
 from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, plan_from
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
-from ndparallel.launch_flags.settings import Configuration
+from ndparallel.launch_flags.settings import Configuration, unknown_keys
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.shell_script import Script
 from ndparallel.launch_flags.torchtitan_models import MODELS
@@ -27,12 +27,12 @@ from ndparallel.launch_flags.torchtitan_settings import (
     EXPERT_TP,
     ROTATION,
     TorchtitanSettings,
+    lacking_keys,
     of_command,
     of_recipe,
     of_toml,
     of_words,
     renamed,
-    unknown_keys,
 )
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
@@ -170,7 +170,7 @@ def dtype_from(settings: TorchtitanSettings, shape: ModelShape) -> str:
 
 def notes(settings: TorchtitanSettings, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
-    if lacking := unknown_keys(settings.given):
+    if lacking := unknown_keys("torchtitan", lacking_keys(settings.given)):
         yield lacking
     for key, (modelled, instead) in NOT_MODELLED.items():
         if (value := settings.given.get(key, modelled[0])) not in modelled:

@@ -4,12 +4,15 @@ Idea   Who asks for a setting gets it, or the framework's default; so what was a
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.options import nearest
 from ndparallel.base.quoting import brief
+from ndparallel.base.words import listed
+from ndparallel.launch_flags.frozen import frozen, release
 
 Configuration = dict[str, Any]  # fields by their dotted names
 
@@ -56,6 +59,16 @@ class Settings:
         if type(value := self.value(key)) is not bool:
             raise UserError(f"{key} = {brief(value)}: it is True or False.")
         return value
+
+
+def unknown_keys(framework: str, lacking: Sequence[str]) -> str:
+    """A sentence on keys that the framework's release does not have, with the nearest that it has; "" where
+    there are none."""
+    if not lacking:
+        return ""
+    names = frozen(framework)["keys"]
+    said = [f"{key} (it has {near})" if (near := nearest(key, names)) else key for key in lacking[:8]]
+    return f"{release(framework)} has no {listed(said)}: left out."
 
 
 def flat(table: Mapping[str, Any], before: str = "") -> Configuration:

@@ -15,10 +15,8 @@ from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.files import read_text
-from ndparallel.base.options import nearest
 from ndparallel.base.quoting import brief
-from ndparallel.base.words import listed
-from ndparallel.launch_flags.frozen import frozen, release
+from ndparallel.launch_flags.frozen import frozen
 from ndparallel.launch_flags.recipe_file import Call, Words, chosen, recipes_in
 from ndparallel.launch_flags.settings import Configuration, Settings, flat, read_value
 from ndparallel.launch_flags.shell_files import beside
@@ -234,13 +232,7 @@ def found_toml(file: str, folder: Path | None) -> Configuration:
     return found
 
 
-def unknown_keys(settings: Configuration) -> str:
-    """A sentence on the keys that the release does not have; "" where it has them all."""
-    names = frozen("torchtitan")["keys"]
-    lacking = [
-        key for key in settings if key.partition(".")[0] in SECTIONS and key not in names and key not in GONE
-    ]
-    if not lacking:
-        return ""
-    said = [f"{key} (it has {near})" if (near := nearest(key, names)) else key for key in lacking[:8]]
-    return f"{release('torchtitan')} has no {listed(said)}: left out."
+def lacking_keys(settings: Configuration) -> list[str]:
+    """The keys that the release does not have."""
+    names = {*frozen("torchtitan")["keys"], *GONE}
+    return [key for key in settings if key.partition(".")[0] in SECTIONS and key not in names]

@@ -18,6 +18,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_json
+from ndparallel.base.options import nearest
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count
 from ndparallel.planner.models.config import Config
@@ -87,8 +88,9 @@ def unknown_type(model_type: Any) -> UserError:
     """Name the nearest of the many types that are counted, and what can be done."""
     import difflib  # for what is misspelled alone
 
-    near = difflib.get_close_matches(str(model_type)[:80], FAMILIES, n=6, cutoff=0.0)
-    meant = f" Did you mean {near[0]!r}?" if difflib.get_close_matches(str(model_type)[:80], near) else ""
+    word = str(model_type)[:80]
+    near = difflib.get_close_matches(word, FAMILIES, n=6, cutoff=0.0)
+    meant = f" Did you mean {near[0]!r}?" if nearest(word, near) else ""
     return UserError(
         f"unknown model_type {brief(model_type)}.{meant} Of the {len(FAMILIES)} that are counted the nearest "
         f"are {', '.join(near)}. Of another model {BY_SIZES}."
