@@ -14,8 +14,8 @@ import pytest
 from gpu import Operation
 from ndparallel.hardware.pocket import POCKET as GPUS
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import gathered_bytes, kept_bytes
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.memory.total import logits_bytes
@@ -166,9 +166,9 @@ def test_experts_keep_what_the_executed_ones_keep_but_for_the_routers_numbers(tp
     job = job_of(shape, regathers=shards == "sp-regather")
     plan = Plan(tp=tp, ep=2, dp=2, micro_batch=2, sequence_parallel=shards != "none", recompute=recompute)
     lists = built(job, plan)
-    moe = lists.moe
+    moe = lists.experts.moe
     own = shape.hidden if tp > 1 or not moe.shared_experts else 0
-    router = SINGLE * lists.own_rows * (moe.experts + 2 * moe.top_k + own)
+    router = SINGLE * lists.experts.own_rows * (moe.experts + 2 * moe.top_k + own)
     unread = 0 if moe.shared_experts else gathered_bytes(lists)
     executed = ExecutedWorkload(job, plan).passes("block", "forward")
     held = sum(item.bytes for item in executed if isinstance(item, Hold))

@@ -9,7 +9,7 @@ from gpu import Link
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS
-from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import preset
@@ -125,7 +125,7 @@ def test_torch_copies_what_tp_gathers_of_several_sequences_and_all_that_it_sums(
     stack = find_stack(software)
     share = Plan(tp=4, sequence_parallel=True, micro_batch=sequences).share(job_of(stack))
     lists = LayerLists(LLAMA, share, stack)
-    forward, backward = lists.attention_forward, lists.attention_backward
+    forward, backward = lists.attention.forward, lists.attention.backward
     copies = [
         sum(item.kernels for item in items if item.name == "join parts") for items in (forward, backward)
     ]

@@ -7,8 +7,8 @@ import pytest
 
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.software import find_stack
@@ -41,7 +41,7 @@ def test_tp_ranks_share_the_products_that_give_latent_attentions_ranks(tp):
 
 
 def test_megatron_gathers_2112_numbers_of_a_token_and_torchtitan_7168():
-    mine, torch = lists(8), lists(8, "torchtitan")
+    mine, torch = lists(8).attention, lists(8, "torchtitan").attention
     assert widths(mine.into_heads(), "all_gather") == [KEY, QUERY_RANK, KV_RANK]
     assert widths(torch.into_heads(), "all_gather") == [HIDDEN]
     down = operations(torch.into_heads())["query_down forward"]
@@ -49,13 +49,13 @@ def test_megatron_gathers_2112_numbers_of_a_token_and_torchtitan_7168():
 
 
 def test_ranks_are_gathered_again_for_their_matrices_and_their_gradients_are_summed():
-    back = lists(8).out_of_heads()
+    back = lists(8).attention.out_of_heads()
     assert widths(back, "all_gather") == [KV_RANK, QUERY_RANK]
     assert widths(back, "reduce_scatter") == [KV_RANK, QUERY_RANK, KEY]
 
 
 def test_without_sequence_parallelism_every_rank_has_all_rows_and_sums_gradients_alone():
-    without = lists(8, sequence_parallel=False)
+    without = lists(8, sequence_parallel=False).attention
     assert widths(without.into_heads(), "all_gather") == []
     assert widths(without.out_of_heads(), "all_reduce") == [KV_RANK, QUERY_RANK]
     down = operations(without.into_heads())["query_down forward"]

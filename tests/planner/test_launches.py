@@ -9,7 +9,7 @@ from ndparallel.hardware.accelerator import find_hardware, host_launch
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import LEDGERS, MODULE, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
-from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import PASSES, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, seconds_with_waits
 from ndparallel.planner.models.presets import find_model

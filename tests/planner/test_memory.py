@@ -10,8 +10,8 @@ from ndparallel.base.quantities import si
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.describe import room_words
 from ndparallel.planner.job import Plan, Share, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.memory.outside import channels_of, context_bytes
 from ndparallel.planner.memory.states import is_fully_sharded
 from ndparallel.planner.models.presets import find_model

@@ -8,8 +8,8 @@ import pytest
 from gpu import Operation
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, Share, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists, lists_of
 from ndparallel.planner.layers.kept import experts_bytes, kept_bytes, normed_bytes
+from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.memory.states import checkpoint_bytes, passing_bytes
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts
@@ -217,7 +217,8 @@ def test_megatron_pads_the_vocabulary_to_a_multiple_of_128_for_each_tp_rank_and_
     llama, plan = job(stack=stack), Plan(tp=8)
     assert elements_of(llama, plan, "embedding")[0] == rows * H / 8
     assert elements_of(llama, plan, "head")[0] == rows * H / 8 + H
-    product = next(item for item in lists_of(llama, plan).head().forward if item.name == "logits forward")
+    forward = lists_of(llama, plan).ends.head().forward
+    product = next(item for item in forward if item.name == "logits forward")
     assert product.flops == 2 * S * H * rows / 8
     per_row = peak_memory(job(stack=stack), Plan()).logits - 2 * 2 * S * H
     per_row = per_row / VOCAB if stack == "megatron-core" else (2 + 4 * 4) * S
@@ -251,7 +252,7 @@ def test_megatrons_matrices_keep_the_shard_of_their_input_whether_gathering_it_a
     assert peak_memory(bare, plan) == peak_memory(usual, plan)
 
     def gathered(job):
-        backward = LayerLists(job.shape, plan.share(job), job.stack).attention_backward
+        backward = LayerLists(job.shape, plan.share(job), job.stack).attention.backward
         return [item.beside is None for item in backward if getattr(item, "collective", "") == "all_gather"]
 
     assert gathered(usual) == [True, False] and gathered(bare) == [True, True]

@@ -9,7 +9,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.error_bar import error_bar, traits
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS
-from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.software import find_stack

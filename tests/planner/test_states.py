@@ -12,9 +12,9 @@ from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import Accelerator, find_hardware
 from ndparallel.planner.adapters import NF4_BITS, Adapters
 from ndparallel.planner.job import Plan, Share, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.flops import adapter_flops, model_flops
 from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import bucket_bytes, checkpoint_bytes
 from ndparallel.planner.models.presets import find_model, from_flags

@@ -17,8 +17,8 @@ from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.groups import GroupLinks, Groups
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
-from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.flops import model_flops
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
@@ -77,7 +77,8 @@ def test_an_unfused_layer_multiplies_24bsh2_plus_4bs2h(tp):
 
 
 def test_flash_attention_skips_the_masked_half_and_multiplies_five_times_backward():
-    core, back = lists(LLAMA, "megatron-core").core_forward(), lists(LLAMA, "megatron-core").core_backward()
+    kernels = lists(LLAMA, "megatron-core").attention.core
+    core, back = kernels.forward(), kernels.backward()
     pairs = 2 * 32 * 1024 * 1025 / 2
     assert flops(core) == 4 * pairs * 128
     assert flops(back) == 10 * pairs * 128
@@ -86,14 +87,14 @@ def test_flash_attention_skips_the_masked_half_and_multiplies_five_times_backwar
 @pytest.mark.parametrize("model", ["llama-3-8b", "deepseek-v3"])
 def test_flash_attention_reads_queries_keys_and_values_writes_what_it_gives_and_keeps_no_scores(model):
     shape = find_model(model)
-    core = lists(shape, "megatron-core", tp=4)
+    core = lists(shape, "megatron-core", tp=4).attention.core
     query, key, value, given = (
         heads * size for size in (shape.head_dim, shape.value_dim) for heads in (shape.heads, shape.kv_heads)
     )
     numbers = 2 * 1024 * (query + key + value + given) / 4
-    assert [one.bytes for one in core.core_forward()] == [2 * numbers]
-    assert [one.bytes for one in core.core_backward()] == [2 * 2 * numbers], "and as many gradients"
-    assert core.kept_of_core(False) == 0
+    assert [one.bytes for one in core.forward()] == [2 * numbers]
+    assert [one.bytes for one in core.backward()] == [2 * 2 * numbers], "and as many gradients"
+    assert core.kernels.kept(False) == 0
 
 
 @pytest.mark.parametrize("fp8_head", [False, True])
@@ -142,8 +143,8 @@ def test_two_all_reduces_a_pass_become_two_gathers_and_two_scatters_of_the_same_
 
 @pytest.mark.parametrize("ep", [1, 4, 16])
 def test_in_balance_every_rank_multiplies_as_many_routed_rows_whatever_ep(ep):
-    layer = lists(MIXTURE, "megatron-core", ep=ep)
-    grouped = layer.grouped("forward")[0]
+    matrices = lists(MIXTURE, "megatron-core", ep=ep).experts.matrices
+    grouped = matrices.grouped("forward")[0]
     # rows, top_k, hidden, gate and up of 512
     assert grouped.flops == pytest.approx(2 * 2048 * 4 * 1024 * 2 * 512)
     assert grouped.kernels == 16 / ep
@@ -369,7 +370,7 @@ def test_a_collective_beside_a_matmul_costs_what_is_left_of_it_and_at_least_a_ch
     pricing = Pricing(job(), Plan(tp=8, sequence_parallel=True))
     whole = pricing.seconds_alone(CollectiveOp("x", "all_gather", "tp", 1e9))
     slowed = SLOWDOWN / (1 + SLOWDOWN) * whole
-    long = [item for item in pricing.lists.mlp_forward() if not isinstance(item, CollectiveOp)][1]
+    long = [item for item in pricing.lists.mlp.forward if not isinstance(item, CollectiveOp)][1]
     assert pricing.exposed(CollectiveOp("x", "all_gather", "tp", 1e9)) == whole
     assert pricing.exposed(
         CollectiveOp("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 4)

@@ -8,9 +8,9 @@ from gpu import Operation
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.flops import flops, model_flops
 from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import memory_of, predict

@@ -9,7 +9,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import lists_of
+from ndparallel.planner.layers.layer import lists_of
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, time_step
@@ -155,7 +155,7 @@ def test_megatron_gathers_rows_over_tp_and_scatters_their_sums_but_where_rows_tr
 def over_tp(dispatcher: str) -> list[CollectiveOp]:
     """What travels over tp in the half of a layer with experts that tp cuts."""
     job = what_if(what_if(Variant(MIXTURE, 32), "etp=tp"), f"dispatcher={dispatcher}").job
-    items = lists_of(job, PLAN).experts_forward()
+    items = lists_of(job, PLAN).experts.forward
     return [op for op in items if isinstance(op, CollectiveOp) and op.group == "tp"]
 
 

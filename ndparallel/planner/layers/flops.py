@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gpu import Operation
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.stages import stage_kinds, trained_of
 
 DEFINITIONS = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists, lists_of
+from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
 from ndparallel.planner.numbers import larger
@@ -101,7 +101,7 @@ def gathered_keys_bytes(job: TrainingJob, plan: Plan):
     torch/distributed/tensor/experimental/_attention.py)."""
     if not job.stack.cp_gathers:
         return 0.0
-    return (plan.cp > 1) * lists_of(job, plan).gathered_keys_bytes
+    return (plan.cp > 1) * lists_of(job, plan).attention.core.keys_and_values.gathered_keys_bytes
 
 
 def kept_bytes(lists: LayerLists, recompute: str):
@@ -130,7 +130,7 @@ def kept_bytes(lists: LayerLists, recompute: str):
 def scores_bytes(lists: LayerLists, again: bool):
     """Bytes of attention's probabilities, and of dropout's mask and result."""
     dropout = 1 + lists.itemsize if lists.stack.dropout else 0
-    return lists.kept_of_core(again) * (lists.itemsize + dropout)
+    return lists.attention.core.kernels.kept(again) * (lists.itemsize + dropout)
 
 
 def adapter_bytes(lists: LayerLists):
@@ -198,19 +198,19 @@ def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
     norms = normed_bytes(lists, MLP) + gathered_bytes(lists) * (each / cast - 1)  # the router casts nothing
     if "moe" in again:
         return norms
+    experts = lists.experts
     activation = 0 if "moe_act" in again else cast
     between = (1 + lists.shape.gated) * each + activation
-    behind = 0 if lists.stack.early_gates else lists.routed * hidden * each
-    return (
-        norms + lists.received * (hidden * cast + between * lists.expert_ffn) + behind + shared_bytes(lists)
-    )
+    behind = 0 if lists.stack.early_gates else experts.routed * hidden * each
+    kept = experts.received * (hidden * cast + between * experts.expert_ffn)
+    return norms + kept + behind + shared_bytes(lists)
 
 
 def shared_bytes(lists: LayerLists):
     """Bytes that an MLP as wide as all shared experts keeps; where a gate weighs its output, that too
     (Megatron-Core, megatron/core/transformer/moe/shared_experts.py). Its input the router keeps."""
-    width = lists.moe.shared_experts * lists.moe.shared_ffn / lists.share.tp
-    gated = lists.share.shard * lists.shape.hidden * lists.moe.shared_gate
+    width = lists.experts.moe.shared_experts * lists.experts.moe.shared_ffn / lists.share.tp
+    gated = lists.share.shard * lists.shape.hidden * lists.experts.moe.shared_gate
     each = (1 + lists.shape.gated) * lists.itemsize + input_bytes(lists)
     return lists.share.rows * width * each + gated * lists.itemsize
 
@@ -224,7 +224,7 @@ def half_of_outputs(lists: LayerLists):
 
     def kept(matrices: Sequence[Linear]):
         return plain * sum(
-            matrix.outputs * (1 - lists.second_shares[matrix.name])
+            matrix.outputs * (1 - lists.recomputed.second_shares[matrix.name])
             for matrix in matrices
             if matrix.name != "down" or lists.stack.fusion != "compiled"
         )
@@ -233,6 +233,6 @@ def half_of_outputs(lists: LayerLists):
     widths += (1 - moe_share) * kept(shape.mlp(shape.ffn))
     exchanged = 0
     if moe_share:
-        widths += moe_share * kept(lists.shared_matrices())
-        exchanged = (lists.share.ep > 1) * (lists.received + lists.routed) * shape.hidden
+        widths += moe_share * kept(lists.experts.shared_matrices())
+        exchanged = (lists.share.ep > 1) * (lists.experts.received + lists.experts.routed) * shape.hidden
     return (lists.share.rows * widths / tp + moe_share * exchanged) * lists.itemsize

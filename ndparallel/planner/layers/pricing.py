@@ -25,9 +25,9 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import in_graph, launch_cost, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.collective_time import collective_seconds, hops_seconds, lost_to
-from ndparallel.planner.layers.dense import LayerLists, lists_of
 from ndparallel.planner.layers.dispatch_time import dispatch_seconds
 from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
 from ndparallel.planner.numbers import larger
 from ndparallel.planner.ports import Round, rounds_of

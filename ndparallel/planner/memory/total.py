@@ -28,7 +28,6 @@ import numpy as np
 
 from ndparallel.pipeline.recipe import RECIPES, Recipe
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import LayerLists, lists_of
 from ndparallel.planner.layers.kept import (
     held_activations,
     layer_bytes,
@@ -39,6 +38,7 @@ from ndparallel.planner.layers.kept import (
     passed_messages,
     prediction_bytes,
 )
+from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.operations import HALF
 from ndparallel.planner.memory.outside import WORKSPACE_BYTES, context_bytes
 from ndparallel.planner.memory.states import (

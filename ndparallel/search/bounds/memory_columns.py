@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.dense import lists_of
 from ndparallel.planner.layers.kept import kept_bytes, once_bytes, passed_bytes, prediction_bytes
+from ndparallel.planner.layers.layer import lists_of
 from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import fsdp_states, is_fully_sharded, plain_states
 from ndparallel.planner.memory.total import logits_bytes

@@ -23,11 +23,11 @@ class LatentLists(LayerParts):
 
     @property
     def down(self) -> list[Linear]:
-        return [matrix for matrix in self.attention()[:-1] if matrix.split == "whole"]
+        return [matrix for matrix in self.attention_matrices()[:-1] if matrix.split == "whole"]
 
     @property
     def up(self) -> list[Linear]:
-        return [matrix for matrix in self.attention()[:-1] if matrix.split == "columns"]
+        return [matrix for matrix in self.attention_matrices()[:-1] if matrix.split == "columns"]
 
     def to_ranks(self) -> list:
         """Forward, on the shard; all heads' one key with position is gathered at once."""
@@ -38,7 +38,7 @@ class LatentLists(LayerParts):
         items: list = []
         for matrix in self.up:
             product = self.product(matrix, "forward")
-            items += [*self.gather(product, width=matrix.inputs) * self.gathers_ranks, product]
+            items += [*self.tp.gather(product, width=matrix.inputs) * self.gathers_ranks, product]
         return items
 
     def back_to_ranks(self) -> list:
@@ -46,8 +46,8 @@ class LatentLists(LayerParts):
         items: list = []
         for matrix in reversed(self.up):
             product, weights = self.product(matrix, "dgrad"), self.product(matrix, "wgrad")
-            items += [*self.gather_again(product, matrix.inputs), product]
-            items += self.sum_parts(weights, True, width=matrix.inputs)
+            items += [*self.tp.gather_again(product, matrix.inputs), product]
+            items += self.tp.sum_parts(weights, True, width=matrix.inputs)
         return items
 
     def back_from_ranks(self) -> list[CollectiveOp | Operation]:

@@ -1,0 +1,93 @@
+"""Attention's half of a layer: queries, keys and values, the core where they meet, and what comes of it.
+
+Idea   Forward and backward stand next to each other. Dense layers and mixtures have the same.
+
+Glossary: see `ndparallel.planner.layers.operations`.
+"""
+
+from functools import cached_property
+
+from gpu import Operation
+from ndparallel.planner.layers.attention.core import AttentionCore
+from ndparallel.planner.layers.attention.latent import LatentLists
+from ndparallel.planner.layers.parts import ATTENTION, LayerParts
+
+QKV = 3  # matrices side by side: queries, keys, values
+
+
+class AttentionLists(LayerParts):
+    """Writes attention's half of a layer."""
+
+    @cached_property
+    def core(self) -> AttentionCore:
+        return AttentionCore(self.shape, self.share, self.stack)
+
+    @cached_property
+    def latent(self) -> LatentLists:
+        return LatentLists(self.shape, self.share, self.stack)
+
+    @cached_property
+    def forward(self) -> list:
+        result = self.product(self.attention_matrices()[-1], "forward")
+        return [
+            *self.norms_before(ATTENTION, False),
+            *self.into_heads(),
+            *self.norms_of_heads(False),
+            *self.rotary(False),
+            *self.core.forward(),
+            *self.tp.summed(result, result),
+            *self.norms_behind(ATTENTION, False),
+            self.residual(False),
+        ]
+
+    @cached_property
+    def backward(self) -> list:
+        back = self.product(self.attention_matrices()[-1], "dgrad")
+        half = [
+            *self.norms_behind(ATTENTION, True),
+            *self.tp.gather(back),
+            back,
+            *self.core.backward(),
+            *self.rotary(True),
+            *self.norms_of_heads(True),
+            *self.out_of_heads(),
+            *self.norms_before(ATTENTION, True),
+        ]
+        return self.with_residual(half)
+
+    @cached_property
+    def weight_gradients(self) -> list:
+        return self.weights(self.attention_matrices())
+
+    def into_heads(self) -> list:
+        """The products that give queries, keys and values, and what they gather."""
+        if self.gathers_ranks:
+            return [*self.latent.to_ranks(), *self.latent.from_ranks()]
+        products = [self.product(matrix, "forward") for matrix in self.attention_matrices()[:-1]]
+        return [*self.tp.gather(products[-1], QKV), *products]
+
+    def out_of_heads(self) -> list:
+        """Their gradients' way back."""
+        if self.gathers_ranks:
+            return [*self.latent.back_to_ranks(), *self.latent.back_from_ranks()]
+        *into, _ = self.attention_matrices()
+        products = [self.product(matrix, "dgrad") for matrix in reversed(into)]
+        summed = self.tp.summed(products[-1], self.product(into[-1], "wgrad"), True, QKV)
+        return [*self.tp.gather_again(products[0]), *products[:-1], *summed]
+
+    def rotary(self, backward: bool) -> list[Operation]:
+        if self.shape.position != "rotary":
+            return []
+        passes, kernels = self.passes("rotary", backward), self.stack.rotary_kernels
+        return [self.elementwise("rotary", self.queries_and_keys, passes, kernels)]
+
+    def norms_of_heads(self, backward: bool) -> list[Operation]:
+        """Norms of queries and of keys, two kernels."""
+        if not self.shape.qk_norm:
+            return []
+        return [self.elementwise("norms of heads", self.queries_and_keys, self.passes("norm", backward), 2)]
+
+    @property
+    def queries_and_keys(self):
+        """Elements of the rank's queries and keys."""
+        return self.share.rows * (self.shape.heads + self.kv_heads) / self.share.tp * self.shape.head_dim

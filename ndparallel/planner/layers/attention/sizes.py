@@ -1,0 +1,49 @@
+"""How large attention is on one rank: query-key pairs, scores, queries, keys and values.
+
+Limit  Layers with and without a window have the pairs of their mean.
+
+Glossary
+    pairs        query-key pairs that the causal mask and windows keep, over the rank's heads
+    block        the keys and values of one cp rank
+"""
+
+from ndparallel.planner.layers.layer_kernels import LayerKernels
+
+
+class AttentionSizes(LayerKernels):
+    """Sizes of one layer's attention for one share and one stack."""
+
+    @property
+    def pairs(self):
+        """Query-key pairs under the causal mask and in windows, a mean over the layers, over the rank's
+        heads; cp ranks share them evenly."""
+        heads, length = self.shape.heads / self.share.tp, self.share.sequence
+        causal = self.share.micro_batch * heads * length * (length + 1) / 2 / self.share.cp
+        return causal * self.shape.seen_share(length)
+
+    @property
+    def scores(self):
+        return (
+            self.share.micro_batch
+            * self.shape.heads
+            / self.share.tp
+            * self.share.sequence
+            * self.share.sequence
+            / self.share.cp
+        )
+
+    @property
+    def blocks(self):
+        """Blocks of keys that a rank's queries meet one after another."""
+        return self.share.cp if self.stack.cp_merges or not self.stack.cp_gathers else 1
+
+    @property
+    def value_elements(self):
+        """Elements of the values mixed for the rank's tokens."""
+        return self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim
+
+    @property
+    def keys_and_values_bytes(self):
+        """Bytes of the keys and values of all cp ranks."""
+        kv = 2 * self.kv_heads / self.share.tp * self.shape.head_dim
+        return self.share.micro_batch * self.share.sequence * kv * self.itemsize

@@ -1,0 +1,109 @@
+"""The half of a layer that takes the MLP's place in a mixture of experts: the router, rows on their way, the
+experts' matrices, the experts that serve every token.
+
+Idea   Forward and backward stand next to each other. The lists are those of the busiest rank: all others wait
+       for it at each all-to-all.
+
+Glossary: see `ndparallel.planner.layers.experts.rows`.
+"""
+
+from functools import cached_property
+
+from gpu import Operation
+from ndparallel.planner.layers.experts.dispatch import Dispatch
+from ndparallel.planner.layers.experts.matrices import ExpertMatrices
+from ndparallel.planner.layers.experts.routing import FullRouting, LedgerRouting
+from ndparallel.planner.layers.experts.rows import ExpertRows
+from ndparallel.planner.layers.mlp import MLPLists
+from ndparallel.planner.layers.parts import MLP
+
+
+class ExpertLists(ExpertRows):
+    """Writes the half of a layer that takes the MLP's place."""
+
+    @cached_property
+    def routing(self) -> LedgerRouting | FullRouting:
+        kind = FullRouting if self.stack.routing_in_full else LedgerRouting
+        return kind(self.shape, self.share, self.stack)
+
+    @cached_property
+    def dispatch(self) -> Dispatch:
+        return Dispatch(self.shape, self.share, self.stack)
+
+    @cached_property
+    def matrices(self) -> ExpertMatrices:
+        return ExpertMatrices(self.shape, self.share, self.stack)
+
+    @cached_property
+    def mlp(self) -> MLPLists:
+        return MLPLists(self.shape, self.share, self.stack)
+
+    @cached_property
+    def forward(self) -> list:
+        shared = self.shared(False)
+        return [
+            *self.norms_before(MLP, False),
+            *self.routers("forward"),
+            *self.routing.chosen_forward(),
+            *self.dispatch.on_their_way("dispatch", shared),
+            *self.dispatch.probabilities(),
+            *self.routing.arrived(),
+            *self.dispatch.over_tp("all_gather"),
+            *self.routing.sorted_by_expert(),
+            *self.matrices.all_kernels(False),
+            *self.routing.sorted_by_expert(),
+            *self.dispatch.over_tp("reduce_scatter"),
+            self.dispatch.from_experts(),
+            *self.routing.combined_forward(),
+            *([] if self.stack.ep_overlap else shared),
+            *self.norms_behind(MLP, False),
+            self.residual(False),
+            *self.dispatch.unshared(),
+        ]
+
+    @cached_property
+    def backward(self) -> list:
+        shared, routers = self.shared(True), [*self.routing.chosen_backward(), *self.routers("dgrad")]
+        half = [
+            *self.norms_behind(MLP, True),
+            *([] if self.stack.ep_overlap else shared),
+            *self.routing.combined_backward(),
+            *self.dispatch.on_their_way("combine", shared),
+            *self.dispatch.over_tp("all_gather"),
+            *self.routing.sorted_by_expert(),
+            *self.matrices.all_kernels(True),
+            *self.routing.sorted_by_expert(),
+            *self.dispatch.over_tp("reduce_scatter"),
+            *self.dispatch.on_their_way("dispatch", routers),
+            *self.dispatch.probabilities(),
+            *([] if self.stack.ep_overlap else routers),
+            *self.routing.permuted_backward(),
+            *self.dispatch.unshared(),
+            *self.norms_before(MLP, True),
+        ]
+        return self.with_residual(half)
+
+    @cached_property
+    def weight_gradients(self) -> list:
+        up, down = self.matrices.grouped("wgrad")
+        shared, routers = self.weights(self.shared_matrices()), self.routers("wgrad")
+        if not self.stack.in_order:
+            return [up, down, *shared, *routers]
+        return [*routers, *shared, *[down] * self.matrices.turns, *[up] * self.matrices.turns]
+
+    def routers(self, side: str) -> list[Operation]:
+        return [self.product(matrix, side, self.own_rows) for matrix in self.moe.router(self.shape.hidden)]
+
+    def shared(self, backward: bool) -> list:
+        """The experts that serve every row: an MLP that tp cuts, or its matrices alone."""
+        matrices = self.shared_matrices()
+        if matrices and self.stack.shared_mlp:
+            return self.mlp.gated_backward(matrices) if backward else self.mlp.gated_forward(matrices)
+        return [
+            self.product(matrix, "dgrad" if backward else "forward")
+            for matrix in (reversed(matrices) if backward else matrices)
+        ]
+
+    def shared_matrices(self):
+        experts = self.moe
+        return self.shape.mlp(experts.shared_experts * experts.shared_ffn) if experts.shared_experts else ()

@@ -1,0 +1,104 @@
+"""The lists of one layer, put together from its halves: attention, and the MLP or the experts.
+
+Glossary: see `ndparallel.planner.layers.operations`.
+"""
+
+from dataclasses import replace
+from functools import cached_property, lru_cache
+
+from ndparallel.base.latest import latest
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.attention.half import AttentionLists
+from ndparallel.planner.layers.casts import Casts
+from ndparallel.planner.layers.ends import ModelEnds
+from ndparallel.planner.layers.experts.half import ExpertLists
+from ndparallel.planner.layers.frozen import FrozenLists
+from ndparallel.planner.layers.mlp import MLPLists
+from ndparallel.planner.layers.operations import Layer
+from ndparallel.planner.layers.parts import LayerParts
+from ndparallel.planner.layers.recomputed import Recomputation
+
+
+class LayerLists(LayerParts):
+    """Writes the lists of one kind of layer for one share and one stack."""
+
+    @cached_property
+    def attention(self) -> AttentionLists:
+        return AttentionLists(self.shape, self.share, self.stack)
+
+    @cached_property
+    def mlp(self) -> MLPLists:
+        return MLPLists(self.shape, self.share, self.stack)
+
+    @cached_property
+    def experts(self) -> ExpertLists:
+        return ExpertLists(self.shape, self.share, self.stack)
+
+    @cached_property
+    def ends(self) -> ModelEnds:
+        return ModelEnds(self.shape, self.share, self.stack)
+
+    @cached_property
+    def recomputed(self) -> Recomputation:
+        return Recomputation(self.shape, self.share, self.stack, self.attention, self.experts)
+
+    @cached_property
+    def casts(self) -> Casts:
+        return Casts(self.shape, self.share, self.stack)
+
+    @cached_property
+    def frozen(self) -> FrozenLists | None:
+        return FrozenLists(self.shape, self.share.adapters) if self.share.adapters else None
+
+    @cached_property
+    def units(self) -> dict[tuple[str, str], Layer]:
+        return {}
+
+    def unit(self, kind: str, recompute: str) -> Layer:
+        """The four lists of an embedding, dense, experts or head unit, written once; `recompute` is none,
+        selective or full."""
+        if (kind, recompute) not in self.units:
+            self.units[kind, recompute] = self.written(kind, recompute)
+        return self.units[kind, recompute]
+
+    def written(self, kind: str, recompute: str) -> Layer:
+        if kind == "embedding":
+            return self.frozen.embedding(self.ends.embedding()) if self.frozen else self.ends.embedding()
+        if kind == "head":
+            return self.frozen.head(self.head(recompute)) if self.frozen else self.head(recompute)
+        return self.layer(kind == "experts", recompute)
+
+    def head(self, recompute: str) -> Layer:
+        if not self.shape.prediction_layers:
+            return self.ends.head()
+        return self.ends.with_prediction(
+            self.unit("experts" if self.shape.moe_layers else "dense", recompute)
+        )
+
+    def layer(self, experts: bool, recompute: str) -> Layer:
+        half, small = self.experts if experts else self.mlp, self.ledger.of_part
+        attention = self.attention.forward + small("attention", False)
+        mlp = half.forward + small("mlp", False)
+        backward = half.backward + self.attention.backward + small("mlp", True) + small("attention", True)
+        again = self.recomputed.again(attention, mlp, recompute)
+        lists = Layer(attention + mlp, again, backward, self.weight_gradients(half))
+        lists = self.frozen.layer(lists) if self.frozen else lists
+        return Layer(*map(self.casts.written_into, lists)) if self.share.number_type.kernels else lists
+
+    def weight_gradients(self, half: MLPLists | ExpertLists) -> list:
+        first, second = (half, self.attention) if self.stack.in_order else (self.attention, half)
+        return first.weight_gradients + second.weight_gradients
+
+
+@latest
+def lists_of(job: TrainingJob, plan: Plan) -> LayerLists:
+    """The lists of a job's layers, which plans that cut a layer alike share."""
+    stack = replace(job.stack, selective=plan.recompute_modules) if plan.recompute_modules else job.stack
+    given = job.shape, plan.share(job), stack
+    try:
+        return shared_lists(*given)
+    except TypeError:  # an array of plans has no hash
+        return LayerLists(*given)
+
+
+shared_lists = lru_cache(maxsize=64)(LayerLists)

@@ -1,0 +1,77 @@
+"""The kernels that move little, as the software's ledger counts them.
+
+Idea   A small kernel is there where the model and the software have what it is for: its feature.
+
+Glossary: see `ndparallel.planner.layers.operations`.
+"""
+
+from functools import cached_property
+
+from gpu import Operation
+from ndparallel.planner.launches import SmallKernel, small_kernels
+from ndparallel.planner.layers.layer_kernels import LayerKernels
+from ndparallel.planner.numbers import anywhere
+
+
+class LedgerKernels(LayerKernels):
+    """Writes the ledger's kernels of one layer."""
+
+    def of_part(self, of: str, backward: bool) -> list[Operation]:
+        """The kernels of the software's ledger in one part of a pass. Nobody waits to know how many rows come
+        where a mixture drops those above its capacity."""
+        kernels = small_kernels(self.stack.ledger, of, backward)
+        there = [kernel for kernel in kernels if kernel.when in self.features]
+        return [self.kernel(kernel) for kernel in there if self.share.dropless or not kernel.waits]
+
+    def kernel(self, kernel: SmallKernel) -> Operation:
+        if kernel.calls or kernel.waits:
+            kind = "wait" if kernel.waits else "host"
+            return Operation(kernel.name, kind, (kernel.calls,), self.share.dtype, 0.0, 0.0, kernel.launches)
+        elements = self.elements(kernel.elements)
+        there = 1 * (elements > 0) if kernel.elements else 1
+        return self.elementwise(kernel.name, elements, kernel.passes, kernel.launches * there)
+
+    def elements(self, name: str):
+        """Numbers of the array that a small kernel moves."""
+        if (heads := self.heads(name)) is not None:
+            return self.share.rows * heads / self.share.tp * self.shape.head_dim
+        widths = {"hidden": self.shape.hidden, "ffn": self.shape.ffn / self.share.tp, "": 0.0}
+        return (self.share.shard if name == "hidden" else self.share.rows) * widths[name]
+
+    def heads(self, name: str):
+        """Heads, of all tp ranks together, whose numbers a small kernel moves."""
+        if name == "queries":
+            return self.shape.heads * self.grouped_heads
+        return {"qkv": self.shape.heads + 2 * self.kv_heads, "values": self.kv_heads}.get(name)
+
+    @cached_property
+    def features(self) -> set[str]:
+        """What the model and the software have of all that small kernels may need."""
+        stack = self.stack
+        there = {
+            "": True,
+            "rotary": self.shape.position == "rotary",
+            "rotary_heads": self.rotary_heads,
+            "grouped_heads": anywhere(self.grouped_heads),
+            "latent": self.shape.latent is not None,
+            "dropout": stack.dropout,
+            "unfused": not stack.flash,
+            "score dropout": stack.dropout and not (stack.flash or self.share.sequence_parallel),
+            "fused router" if stack.fused_router else "plain router": True,
+            stack.dispatcher: True,
+            f"{'fused' if stack.fused_permutation else 'plain'} {stack.dispatcher}": True,
+            f"{'one-kernel' if stack.fused_mask else 'masked'} {stack.dispatcher}": True,
+        }
+        return {*self.shape.biases, *(feature for feature, has in there.items() if has)}
+
+    @property
+    def rotary_heads(self) -> bool:
+        """Whether queries and keys, cut out of one array with the values, are turned by their positions into
+        arrays of their own."""
+        return self.shape.position == "rotary" and self.shape.latent is None
+
+    @property
+    def grouped_heads(self):
+        """Whether no view of that array has the queries alone: they lie group by group between keys and
+        values, and a rank has several groups of several heads."""
+        return self.rotary_heads * (self.kv_heads > self.share.tp) * (self.shape.heads > self.kv_heads)

@@ -1,0 +1,90 @@
+"""What runs again of a layer before its backward pass.
+
+Glossary: see `ndparallel.planner.layers.operations`.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+
+from gpu import Operation
+from ndparallel.planner.layers.attention.half import AttentionLists
+from ndparallel.planner.layers.experts.half import ExpertLists
+from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.layers.parts import ATTENTION, MLP, LayerParts
+
+
+@dataclass(frozen=True)
+class Recomputation(LayerParts):
+    """Writes what one layer recomputes."""
+
+    attention: AttentionLists
+    experts: ExpertLists
+
+    def again(self, attention: list, mlp: list, recompute: str) -> list:
+        """What runs again of both halves before the backward pass."""
+        if recompute == "full":
+            needed = mlp[: _last_matmul(mlp)] if self.stack.early_stop else mlp
+            return self.ledger.of_part("recompute", False) + attention + needed
+        modules = self.stack.selective if recompute == "selective" else ()
+        return [item for module in modules for item in self.module(module, attention, mlp)]
+
+    def module(self, name: str, attention: list, mlp: list) -> list:
+        """What one module of selective recomputation runs again; nothing where the layer has none."""
+        experts = any(isinstance(item, CollectiveOp) and item.group == "ep" for item in mlp)
+        if name in ("mlp", "moe"):
+            return mlp[len(self.norms_before(MLP, False)) : -1] if experts == (name == "moe") else []
+        return {
+            "core_attn": self.attention.core.again,
+            "layernorm": self.norms,
+            "mla_up_proj": self.latent_up,
+            "moe_act": lambda: [self.experts.matrices.between(False)] if experts else [],
+            "half": lambda: self.every_second(attention + mlp),
+        }[name]()
+
+    def norms(self) -> list[Operation]:
+        return [norm for half in (ATTENTION, MLP) for norm in self.norms_before(half, False)]
+
+    def latent_up(self) -> list:
+        if not self.shape.latent:
+            return []
+        return [*self.attention.latent.from_ranks(), *self.attention.rotary(False)]
+
+    def every_second(self, items: list) -> list:
+        """What torchtitan's selective recomputation runs again: every second matrix and everything small, as
+        far as anything needs it; attention and what is exchanged never (2410.06511; _save_list in torchtitan
+        of 2024, parallelisms/parallelize_llama.py)."""
+        operations = [item for item in items if isinstance(item, Operation)]
+        needed = operations[: _last_matmul(operations)] if self.stack.early_stop else operations
+        small = [item for item in needed if item.kind == "elementwise"]
+        matmuls = [(item, self.again_share(item)) for item in needed if item.kind == "matmul"]
+        return small + [partly(matmul, share) for matmul, share in matmuls if share]
+
+    def again_share(self, matmul: Operation) -> float:
+        """The share of a product that runs again: all of what is no aten.mm, as experts' and in fewer bits,
+        and of the router."""
+        name = matmul.name.removesuffix(" forward")
+        return self.second_shares.get(name, 1.0) if matmul.dtype == self.share.dtype else 1.0
+
+    @cached_property
+    def second_shares(self) -> dict[str, float]:
+        """The share of each matrix's outputs, outside experts, that every second product makes, as torch
+        counts them: queries, keys, values, output, gate, up, down."""
+        sizes = {"qkv": (self.shape.heads, self.kv_heads, self.kv_heads), "gate_up": (1, 1)}
+        places, shares = count(1), {}
+        for matrix in (*self.attention_matrices(), *self.shape.mlp(self.shape.ffn)):
+            parts = sizes.get(matrix.name, (1,))
+            shares[matrix.name] = sum(part for part in parts if next(places) % 2 == 0) / sum(parts)
+        return shares
+
+
+def _last_matmul(items: list) -> int:
+    return max(
+        place for place, item in enumerate(items) if isinstance(item, Operation) and item.kind == "matmul"
+    )
+
+
+def partly(matmul: Operation, share: float) -> Operation:
+    """A share of the products that a list has as one."""
+    m, n, k = matmul.shape
+    return matmul._replace(flops=matmul.flops * share, bytes=matmul.bytes * share, shape=(m, n * share, k))
