@@ -35,6 +35,7 @@ class ExpertMatrices(ExpertRows):
         return one if in_one_launch else one._replace(kernels=products)
 
     def between(self, backward: bool) -> Operation:
+        """The activation between their two matrices."""
         rows = self.received / self.local_experts if self.stack.experts_in_turn else self.received
         return self.activation(rows * self.expert_ffn, backward)
 
