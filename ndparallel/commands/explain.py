@@ -23,7 +23,7 @@ from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import at_least_one, job_and_plan, with_defaults
 from ndparallel.planner.prediction import AnyWorkload, Prediction, prediction_of, workload_of
-from ndparallel.planner.stages import keeps_weights
+from ndparallel.planner.stages import ENDS, has_experts, keeps_weights
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.parameter_kernels import (
@@ -41,6 +41,8 @@ COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
 UNITS = {
     "dense": "one microbatch through a layer",
     "experts": "one microbatch through a layer with experts",
+    "linear-dense": "one microbatch through a layer with linear attention",
+    "linear-experts": "one microbatch through a layer with linear attention and experts",
     "embedding": "one microbatch through the embedding",
     "head": "one microbatch through the head",
     "optimizer": "of the first pipeline rank",
@@ -112,10 +114,10 @@ def smallest_job(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def units_of(job: TrainingJob) -> list[str]:
-    """The units that the model has; a layer with experts first."""
-    dense, experts = job.shape.layers - job.shape.moe_layers, job.shape.moe_layers
-    ends = ["embedding", "head"] + ["optimizer"] * (not job.stack.executed)
-    return ["experts"] * (experts > 0) + ["dense"] * (dense > 0) + ends
+    """The units that the model has; layers with experts first, and then the kind that there is more of."""
+    every = [job.shape.kind(layer) for layer in range(job.shape.layers)]
+    layers = sorted(job.shape.layer_kinds, key=lambda kind: (not has_experts(kind), -every.count(kind)))
+    return [*layers, *ENDS] + ["optimizer"] * (not job.stack.executed)
 
 
 def busiest(job: TrainingJob, plan: Plan, unit: str) -> str:
@@ -123,7 +125,7 @@ def busiest(job: TrainingJob, plan: Plan, unit: str) -> str:
     received = float(plan.share(job).received)
     return (
         f"Experts of the busiest rank: {received:g} times the mean's rows."
-        if unit == "experts" and received != 1
+        if has_experts(unit) and received != 1
         else ""
     )
 

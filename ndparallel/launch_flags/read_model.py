@@ -15,8 +15,9 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.launch_flags.megatron_constants import CLAMP, constants_from
 from ndparallel.launch_flags.shell_words import how_to_set
+from ndparallel.planner.models.attentions import LatentAttention
 from ndparallel.planner.models.presets import preset, presets
-from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
+from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
 
 NORMALIZATIONS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}

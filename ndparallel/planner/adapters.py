@@ -11,7 +11,8 @@ Glossary
 
 from dataclasses import dataclass
 
-from ndparallel.planner.models.shape import Linear, ModelShape
+from ndparallel.planner.models.matrices import Linear
+from ndparallel.planner.models.shape import ModelShape
 
 # 4 bits, and for each block of 64 a constant of 8 bits, whose own constants are in float32, one for 256 of
 # them (2305.14314, section 3)

@@ -62,6 +62,7 @@ def traits(job: TrainingJob, plan: Plan) -> dict[str, str]:
     blocks = "context parallelism" + " by blocks" * job.stack.cp_merges
     present = {
         "experts": job.shape.experts is not None,
+        "linear attention": job.shape.linear is not None,
         job.dtype: job.dtype != "bf16",
         f"ZeRO-{plan.zero}": plan.zero in (1, 2),
         "FSDP": plan.zero == 3,
@@ -96,7 +97,7 @@ def between(number: int) -> str:
 def waits_for_launches(job: TrainingJob, plan: Plan) -> float:
     """The share of a layer's passes that its GPU waits for the CPU to launch kernels."""
     last = job.shape.layers - 1
-    seconds = Pricing(job, plan).unit("experts" if job.shape.has_experts(last) else "dense").total
+    seconds = Pricing(job, plan).unit(job.shape.kind(last)).total
     return float(seconds.get("launch", 0.0) / seconds.total)
 
 

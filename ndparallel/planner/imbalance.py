@@ -16,7 +16,7 @@ from dataclasses import replace
 from gpu import si
 from ndparallel.base.words import count, listed
 from ndparallel.planner.prediction import Prediction, step_of
-from ndparallel.planner.stages import KEPT
+from ndparallel.planner.stages import KEPT, has_experts
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import PipelineTimes
 from ndparallel.planner.step.workload import Workload
@@ -57,6 +57,16 @@ def unlike(layers: Sequence[int], most: str) -> str:
     )
 
 
+# what is said behind "3 layers", by kind; a block is a lesson's
+LAYERS = {
+    "dense": "",
+    "block": "",
+    "experts": " with experts",
+    "linear-dense": " with linear attention",
+    "linear-experts": " with linear attention and experts",
+}
+
+
 def in_no_stride(work: Workload, times: PipelineTimes, most: str) -> str:
     """What the order of a schedule that parts backward passes was made for, and what there is."""
     seconds, middle = times.durations.seconds_by_stage(work.plan.stages), work.plan.stages // 2
@@ -86,11 +96,13 @@ def held(work: Workload, rank: int) -> str:
     counts = Counter(
         kind.removesuffix(KEPT) for stage in work.plan.layout.stages_of(rank) for kind in work.kinds[stage]
     )
-    dense = "dense layer" if any("experts" in kinds for kinds in work.kinds) else "layer"
+    some = any(has_experts(kind) for kinds in work.kinds for kind in kinds)
+    plain = "dense layer" if some else "layer"
     layers = [
-        count(counts[kind], noun) for kind, noun in (("dense", dense), ("block", "layer")) if counts[kind]
+        count(counts[kind], plain if kind == "dense" else "layer") + behind
+        for kind, behind in LAYERS.items()
+        if counts[kind]
     ]
-    layers += [f"{count(counts['experts'], 'layer')} with experts"] if counts["experts"] else []
     ahead = work.job.shape.prediction_layers
     head = f"head with {count(ahead, 'prediction layer')}" if ahead else "head"
     return listed(["embedding"] * counts["embedding"] + layers + [head] * counts["head"])

@@ -19,8 +19,8 @@ Glossary
     calls      what the CPU does beside launching; each takes as long as a launch
     waits      where the CPU reads what a kernel has computed, and so launches nothing until the GPU has done
                all that was launched before
-    of         whose: attention's half of a layer, the MLP's (or experts'), a mixture's router, its rows where
-               they arrive, or a layer that is recomputed
+    of         whose: attention's half of a layer, linear attention's, the MLP's (or experts'), a mixture's
+               router, its rows where they arrive, or a layer that is recomputed
     elements   of the array that is moved: qkv, hidden, ffn (of the rank's rows), or none worth counting
     when       what the model or the software must have: a bias of these matrices, dropout, unfused attention,
                a dispatcher, and its permutation fused or plain, its mask in one kernel or masked
@@ -140,6 +140,7 @@ DDP = "megatron/core/distributed/distributed_data_parallel.py, _make_backward_po
 HEADS = "megatron/core/transformer/attention.py, get_query_key_value_tensors: query.reshape"
 LAYOUT = "transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_qkv_layout: contiguous"
 SPLIT = "transformer_engine/pytorch/utils.py, SplitAlongDim.backward: torch.cat, or nothing"
+DELTA = "megatron/core/ssm/gated_delta_net/gdn.py"
 LATENT = "megatron/core/transformer/multi_latent_attention.py: a split's backward"
 # Megatron-Core on Transformer Engine, from 2024 on (NVIDIA/Megatron-LM)
 MEGATRON_CORE = (
@@ -151,6 +152,10 @@ MEGATRON_CORE = (
     SmallKernel("join q, k, v", "attention", True, SPLIT, elements="qkv", passes=2, when="rotary_heads"),
     SmallKernel("join keys, values", "attention", True, LATENT, when="latent"),
     SmallKernel("add to gradients", "attention", True, DDP),
+    SmallKernel("gates", "linear attention", False, f"{DELTA}, _compute_gates", launches=2),
+    SmallKernel("gates", "linear attention", True, f"{DELTA}, _compute_gates", launches=2),
+    SmallKernel("norm weights wgrad", "linear attention", True, TE, launches=2),
+    SmallKernel("add to gradients", "linear attention", True, DDP, launches=5),
     SmallKernel("norm weights wgrad", "mlp", True, TE),
     SmallKernel("add to gradients", "mlp", True, DDP),
 )
@@ -210,7 +215,7 @@ ROUTER = (
     wait("counts known", "router", f"{HYBRID_CORE}: cudaStreamSynchronize", "hybridep"),
     SmallKernel("permute", "router", True, HYBRID, 2, when="hybridep"),
 )
-TITAN = "torchtitan/models/llama3/model.py"
+TITAN, DELTA_NET = "torchtitan/models/llama3/model.py", "torchtitan/models/qwen3_5/gdn.py"
 # Layers in plain PyTorch, one kernel for each operator: their bytes are in the lists already
 TORCH = (
     SmallKernel("rest of the norm", "attention", False, f"{TITAN}, RMSNorm", launches=7),
@@ -219,12 +224,22 @@ TORCH = (
         "rest of rotary", "attention", False, f"{TITAN}, apply_rotary_emb", launches=9, when="rotary"
     ),
     SmallKernel("repeat keys, values", "attention", False, f"{TITAN}, repeat_kv", launches=2),
+    SmallKernel("rest of the norm", "linear attention", False, f"{TITAN}, RMSNorm", launches=7),
+    SmallKernel("keys, values, gates", "linear attention", False, f"{DELTA_NET}: six matrices", launches=5),
+    SmallKernel("convolutions", "linear attention", False, f"{DELTA_NET}: three", launches=2),
+    SmallKernel("gates", "linear attention", False, f"{DELTA_NET}: softplus, exponentials", launches=8),
+    SmallKernel("rest of the gated norm", "linear attention", False, f"{DELTA_NET}, RMSNormGated", 10),
     SmallKernel("rest of the norm", "mlp", False, f"{TITAN}, RMSNorm", launches=7),
     SmallKernel("gate", "mlp", False, f"{TITAN}, FeedForward: silu, product, three matrices", launches=2),
     SmallKernel("rest of the norm", "attention", True, f"{TITAN}, RMSNorm", launches=11),
     SmallKernel("keys, values", "attention", True, f"{TITAN}: two gradients each, two sums", launches=6),
     SmallKernel("rest of rotary", "attention", True, f"{TITAN}, apply_rotary_emb", launches=9, when="rotary"),
     SmallKernel("repeat keys, values", "attention", True, f"{TITAN}, repeat_kv", launches=2),
+    SmallKernel("rest of the norm", "linear attention", True, f"{TITAN}, RMSNorm", launches=11),
+    SmallKernel("keys, values, gates", "linear attention", True, f"{DELTA_NET}: five sums", launches=15),
+    SmallKernel("convolutions", "linear attention", True, f"{DELTA_NET}: three", launches=4),
+    SmallKernel("gates", "linear attention", True, f"{DELTA_NET}: softplus, exponentials", launches=12),
+    SmallKernel("rest of the gated norm", "linear attention", True, f"{DELTA_NET}, RMSNormGated", 14),
     SmallKernel("rest of the norm", "mlp", True, f"{TITAN}, RMSNorm", launches=11),
     SmallKernel("gate", "mlp", True, f"{TITAN}: two gradients, a sum, silu, product", launches=5),
 )

@@ -129,7 +129,8 @@ def cut_widths(job: TrainingJob) -> list[int]:
     shape, experts = job.shape, job.shape.experts
     dense = [shape.ffn] if shape.moe_layers < shape.layers else []
     routed = [experts.ffn] if experts and job.stack.cuts_experts else []
-    return [shape.heads * shape.value_dim, *dense, *routed]
+    linear = [shape.linear.values] if shape.linear else []
+    return [shape.heads * shape.value_dim, *linear, *dense, *routed]
 
 
 def width_rules(job: TrainingJob) -> list[Rule]:
@@ -168,6 +169,7 @@ def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     cut += sequence_rules(tokens) if plan.sequence_parallel else []
     cut += routed_rules(shape.experts.ffn, tokens) if shape.experts else []
     yield from divisibility_violations("tp", plan.tp, cut + width_rules(job))
+    yield from linear_violations(job, plan)
     for rule in context_rules(job.sequence):
         if not rule.holds(plan.cp):
             near = near_divisors(1 if job.sequence % 2 else job.sequence // 2, plan.cp)
@@ -176,6 +178,27 @@ def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
                 f"multiple of; nearest: {near}."
             )
             yield Violation(rule.name, why)
+
+
+def linear_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
+    """Linear attention is cut by its heads, over tp and over cp too, where the software does."""
+    net, cut_by = job.shape.linear, job.stack.linear_cut_by
+    if net is None:
+        return
+    if cut_by is None:
+        why = f"{job.stack.name} has no linear attention: take megatron-core, torchtitan or deepspeed."
+        yield Violation("software without linear attention", why)
+        return
+    for name, degree in {"tp": plan.tp, "cp": plan.cp}.items():
+        if degree > 1 and name not in cut_by:
+            why = f"{job.stack.name} does not cut linear attention over {name}={degree}; {name} must be 1."
+            yield Violation(f"linear attention not cut by {name}", why)
+    if net.key_heads % (ranks := plan.tp * plan.cp):
+        why = (
+            f"tp*cp={ranks} cannot cut the {net.key_heads} heads of linear attention's keys; nearest: "
+            f"{near_divisors(net.key_heads, ranks)}."
+        )
+        yield Violation("linear attention's heads not divisible by tp*cp", why)
 
 
 def divisibility_violations(name: str, degree: int, rules: list[Rule]) -> Iterator[Violation]:

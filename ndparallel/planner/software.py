@@ -46,6 +46,7 @@ MEGATRON_CORE = Stack(
     keeps_shards=True,
     rotary_kernels=2,
     latent_on_shards=True,
+    linear_cut_by=("tp", "cp"),
     dispatcher="deepep",
     early_gates=True,
     keeps_cast=True,
@@ -77,6 +78,7 @@ DEEPSPEED_2021 = replace(
 # layers multiply one after another. Checkpoints of torch 2.1 stop early (torch/utils/checkpoint.py).
 FSDP_2023 = Stack(
     name="fsdp-2023",
+    linear_cut_by=(),
     fusion="fused",
     attention="triton",
     accumulates=False,
@@ -108,6 +110,7 @@ TORCHTITAN = replace(
     selective=("half",),
     ledger="torch",
     sharding="fsdp2",
+    linear_cut_by=("tp",),  # torchtitan/models/qwen3_5/sharding.py
     # torch/distributed/tensor/experimental/_context_parallel/_attention.py, _ContextParallelOptions of 2.13,
     # which torchtitan's apply_cp_to_forward leaves as they are
     cp_gathers=True,
@@ -126,6 +129,7 @@ TORCHTITAN_COMPILED = replace(
 PYTORCH = replace(
     TORCHTITAN,
     name="pytorch",
+    linear_cut_by=(),
     logits_kept_half=8,
     prints_reserved=False,
     parallel_loss=False,

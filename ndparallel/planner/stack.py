@@ -115,6 +115,8 @@ class TensorSettings:
     # give is gathered (parallel_mode="duplicated" in megatron/core/transformer/multi_latent_attention.py);
     # else their input is (NoParallel of wq_a and wkv_a in torchtitan/models/deepseek_v3)
     latent_on_shards: bool = False
+    # over what linear attention's heads are cut: (), whole on every rank; None, there is none
+    linear_cut_by: tuple[str, ...] | None = None
     # of sequence parallelism: column matrices keep the shard of their input and gather it again for their
     # weights' gradients, hidden or not (LinearWithGradAccumulationAndAsyncCommunication in
     # megatron/core/tensor_parallel/layers.py)

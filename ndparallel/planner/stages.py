@@ -2,8 +2,8 @@
 
 Glossary
     unit       embedding, layer or head
-    kind       of a unit: embedding, dense, experts, head; "dense kept" where other layers are recomputed and
-               this one is not
+    kind       of a unit: embedding, head, or a layer's (ModelShape.kind); "dense kept" where other layers are
+               recomputed and this one is not
 """
 
 from functools import lru_cache
@@ -20,6 +20,16 @@ from ndparallel.planner.stack import Stack
 
 ENDS = ("embedding", "head")
 KEPT = " kept"  # of a layer that is not recomputed while others are
+
+
+def has_experts(kind: str) -> bool:
+    """Whether layers of this kind are mixtures of experts."""
+    return kind.endswith("experts")
+
+
+def is_linear(kind: str) -> bool:
+    """Whether layers of this kind have linear attention."""
+    return kind.startswith("linear-")
 
 
 def layers_by_stage(layers: int, stages: int, prediction_layers: int = 0) -> list[int]:
@@ -57,10 +67,7 @@ def kinds_by_stage(
             f"stages of the plan with the {shape.layers} layers of the model: change stage_layers."
         )
     places = np.cumsum([0, *(layers or layers_by_stage(shape.layers, stages, shape.prediction_layers))])
-    kinds = [
-        ["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)]
-        for a, b in zip(places, places[1:])
-    ]
+    kinds = [[shape.kind(layer) for layer in range(a, b)] for a, b in zip(places, places[1:])]
     if recomputed:
         kinds = [[kind + KEPT * (place >= recomputed) for place, kind in enumerate(stage)] for stage in kinds]
     kinds[0].insert(0, "embedding")
@@ -75,8 +82,9 @@ def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
         return elements_of(job, plan, kind)
     if kind in ENDS:
         return 0.0, 0.0
-    attention = adapters.elements(shape, shape.attention(), plan.tp)
-    if kind == "dense":
+    mixers = shape.linear.matrices(shape.hidden) if shape.linear and is_linear(kind) else shape.attention()
+    attention = adapters.elements(shape, mixers, plan.tp)
+    if not has_experts(kind):
         return attention + adapters.elements(shape, shape.mlp(shape.ffn), plan.tp), 0.0
     some = shape.experts
     assert some
@@ -102,10 +110,11 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> t
         copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
         head = copied * table_elements(job, tp) + counted.head_bias / tp + counted.final_norm
         return head_and_prediction(job, plan, head, kept)
-    cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
-    whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
-    parts = plan.expert_parts(job.stack)
-    experts = counted.experts * counted.expert / parts if kind == "experts" else 0.0
+    mixture = has_experts(kind)
+    cut = counted.linear if is_linear(kind) else counted.attention
+    cut += counted.shared_experts if mixture else counted.dense_mlp
+    whole = counted.layer_norms + (counted.router if mixture else 0)
+    experts = counted.experts * counted.expert / plan.expert_parts(job.stack) if mixture else 0.0
     if adapters := job.adapters:
         share, (added, own) = adapters.base_bits / 16, trained_of(job, plan, kind)
         return share * cut / tp + whole + added, share * experts + own
@@ -129,7 +138,7 @@ def head_and_prediction(job: TrainingJob, plan: Plan, head: Any, kept: float) ->
     counted, layers = job.shape.parameters(), job.shape.prediction_layers
     if not layers:
         return head, 0.0
-    shared, experts = elements_of(job, plan, "experts" if job.shape.moe_layers else "dense", kept)
+    shared, experts = elements_of(job, plan, job.shape.last_kind, kept)
     return head + layers * (shared + counted.prediction_head / plan.tp), layers * experts
 
 

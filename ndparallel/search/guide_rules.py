@@ -79,7 +79,8 @@ class GuideRules:
         return yes
 
     def largest_layer_fits(self) -> bool:
-        elements = max(float(sum(elements_of(self.job, Plan(), kind))) for kind in ("dense", "embedding"))
+        kinds = (*self.job.shape.layer_kinds, "embedding")
+        elements = max(float(sum(elements_of(self.job, Plan(), kind))) for kind in kinds)
         need, has = elements * STATE_BYTES, self.fitting.memory_bytes
         follows = "yes: TP is not forced" if need <= has else "no: TP has to cut it"
         question = f"largest layer fits? {si(need, 'B')} of {si(has, 'B')}"

@@ -68,9 +68,7 @@ def predicted_seconds(case: Case) -> float:
     if not case.one_layer:
         return time_step(case.job, case.plan).seconds
     job = replace(case.job, hardware=slowest_of(case.job.hardware, case.plan.gpus))
-    layer = Pricing(job, case.plan).unit(
-        "experts" if job.shape.has_experts(job.shape.layers - 1) else "dense"
-    )
+    layer = Pricing(job, case.plan).unit(job.shape.last_kind)
     return {"layer": layer.total, "layer forward": layer.forward, "layer backward": layer.backward}[
         case.part
     ].total

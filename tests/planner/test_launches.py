@@ -27,7 +27,7 @@ def launches(items) -> int:
 
 def layer(**plan):
     job = TrainingJob(GPT, find_hardware("a100-80"), STACKS["megatron-2021"], 1024, 8)
-    return LayerLists(job.shape, Plan(**plan).share(job), job.stack).layer(False, "full")
+    return LayerLists(job.shape, Plan(**plan).share(job), job.stack).layer("dense", "full")
 
 
 def test_megatrons_layer_of_2021_launches_what_its_code_has():
@@ -59,7 +59,7 @@ def test_megatron_core_turns_queries_and_keys_in_a_kernel_each_wherever_it_turns
     """megatron/core/models/common/embeddings/rope_utils.py. `explain` shows one row: the bytes of both."""
     stack = replace(STACKS["megatron-core"], selective=("mla_up_proj",))
     job = TrainingJob(find_model("deepseek-v3"), find_hardware("h100"), stack, 4096, 8)
-    found = LayerLists(job.shape, Plan().share(job), stack).layer(False, "selective")
+    found = LayerLists(job.shape, Plan().share(job), stack).layer("dense", "selective")
     for items in (found.forward, found.recompute, found.backward_input):
         (turned,) = (item for item in items if item.name.startswith("rotary"))
         assert turned.kernels == 2 and turned.bytes > 0
@@ -179,7 +179,7 @@ def test_queries_are_copied_out_of_the_fused_array_where_no_view_has_them_alone(
     fused = np.zeros((tokens, 1, groups, (heads // groups + 2) * width), np.int8)
     query = fused[..., : -2 * width].reshape(tokens, 1, heads, width)
     job = TrainingJob(shape, find_hardware("h100"), STACKS["megatron-core"], tokens, 8)
-    forward, _, backward, _ = LayerLists(shape, Plan(tp=tp).share(job), job.stack).layer(False, "none")
+    forward, _, backward, _ = LayerLists(shape, Plan(tp=tp).share(job), job.stack).layer("dense", "none")
     moved = {item.name: item.bytes for item in [*forward, *backward] if item.name[:5] != "norm "}
     copied = not np.shares_memory(query, fused)
     assert moved.get("queries apart", 0) == 2 * 2 * copied * query.size
@@ -192,7 +192,7 @@ def test_an_array_of_plans_copies_queries_where_one_plan_would():
     job = TrainingJob(shape, find_hardware("h100"), STACKS["megatron-core"], 1024, 8)
 
     def copy(tp):
-        items = LayerLists(shape, Plan(tp=tp).share(job), job.stack).layer(False, "none").forward
+        items = LayerLists(shape, Plan(tp=tp).share(job), job.stack).layer("dense", "none").forward
         return next((item for item in items if item.name == "queries apart"), None)
 
     several, alone = copy(np.array([4, 8])), copy(4)
@@ -202,5 +202,5 @@ def test_an_array_of_plans_copies_queries_where_one_plan_would():
 
 def test_heads_without_rotary_positions_stay_views_of_the_fused_array():
     job = TrainingJob(GPT, find_hardware("h100"), STACKS["megatron-core"], 1024, 8)
-    lists = LayerLists(GPT, Plan().share(job), job.stack).layer(False, "none")
+    lists = LayerLists(GPT, Plan().share(job), job.stack).layer("dense", "none")
     assert not {item.name for items in lists for item in items} & {"join q, k, v", "values apart"}

@@ -313,7 +313,7 @@ def test_torchtitan_runs_keys_output_and_up_again_and_in_8_bits_all_but_down():
     for number_type in ("bf16", "fp8-current"):
         share = Share(1, S, number_type=NUMBER_TYPES[number_type])
         lists = LayerLists(find_model("llama-3-8b"), share, find_stack("torchtitan-compiled"))
-        products = [item for item in lists.layer(False, "selective").recompute if item.kind == "matmul"]
+        products = [item for item in lists.layer("dense", "selective").recompute if item.kind == "matmul"]
         again[number_type] = sum(item.flops for item in products) / (2 * S * H)
         if number_type != "bf16":
             assert kept_bytes(lists, "selective") == 2 * S * (H + H)
@@ -329,7 +329,7 @@ def test_torchtitan_keeps_of_experts_the_rows_that_came_over_ep_and_of_shared_on
     lists = LayerLists(shape, Share(1, S, ep=ep), find_stack("torchtitan"))
     outputs, exchanged = (H + KV) + (F // 2 + H), 2 * 2 * H * (ep > 1)
     assert kept_bytes(lists, "selective") == 2 * S * (H + outputs + H + exchanged)
-    forward, again, _, _ = lists.layer(True, "selective")
+    forward, again, _, _ = lists.layer("experts", "selective")
     matmuls = [
         {item.name: item.flops for item in items if isinstance(item, Operation) and item.kind == "matmul"}
         for items in (forward, again)

@@ -94,7 +94,7 @@ def test_a_frozen_matrix_multiplies_forward_and_backward_and_its_adapters_three_
         41_943_040 / 32,
     )
     lists = LayerLists(LLAMA_8B, Share(1, rows, adapters=Adapters(16)), find_stack("megatron-core"))
-    items = sum(lists.layer(False, "none"), [])
+    items = sum(lists.layer("dense", "none"), [])
     matmuls = [each for each in items if isinstance(each, Operation) and each.kind == "matmul"]
     beside = sum(each.flops for each in matmuls if each.name.startswith("adapter"))
     assert beside == pytest.approx(6 * adapters * rows)
@@ -110,7 +110,7 @@ def test_model_flops_count_4_for_a_frozen_parameter_and_6_for_an_adapters():
 
 def test_four_bits_are_made_whole_before_every_use():
     tuned = LayerLists(LLAMA_8B, Share(1, 4096, adapters=QLORA), find_stack("megatron-core"))
-    made = [item for item in tuned.layer(False, "none").forward if item.name == "dequantize"]
+    made = [item for item in tuned.layer("dense", "none").forward if item.name == "dequantize"]
     layer = LLAMA_8B.parameters().attention + LLAMA_8B.parameters().dense_mlp
     assert sum(item.bytes for item in made) == pytest.approx(layer * (NF4_BITS / 8 + 2))
 

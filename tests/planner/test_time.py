@@ -68,7 +68,7 @@ def exchanges(items, name):
 @pytest.mark.parametrize("tp", [1, 2, 8])
 def test_an_unfused_layer_multiplies_24bsh2_plus_4bs2h(tp):
     b, s, h = 2, 1024, GPT.hidden
-    layer = lists(GPT, "megatron-2021", tp=tp).layer(False, "none")
+    layer = lists(GPT, "megatron-2021", tp=tp).layer("dense", "none")
     # 2104.04473, appendix
     assert flops(layer.forward) * tp == pytest.approx(24 * b * s * h**2 + 4 * b * s**2 * h)
     assert flops(layer.backward_input) + flops(layer.backward_weight) == pytest.approx(
@@ -101,7 +101,7 @@ def test_flash_attention_reads_queries_keys_and_values_writes_what_it_gives_and_
 def test_the_head_multiplies_in_8_bits_where_the_stack_does_and_the_router_never(fp8_head):
     stack = replace(find_stack("megatron-core"), fp8_head=fp8_head)
     some = LayerLists(MIXTURE, Share(2, 1024, number_type=NUMBER_TYPES["fp8"]), stack)
-    items = [*some.unit("head", "none").forward, *some.layer(True, "none").forward]
+    items = [*some.unit("head", "none").forward, *some.layer("experts", "none").forward]
     types = {one.name: one.dtype for one in items if isinstance(one, Operation) and one.shape[1:]}
     assert types["logits forward"] == ("float8" if fp8_head else "bfloat16")
     assert types["router forward"] == "bfloat16"
@@ -109,12 +109,15 @@ def test_the_head_multiplies_in_8_bits_where_the_stack_does_and_the_router_never
 
 def test_a_dispatcher_that_gathers_brings_the_rows_of_all_ep_ranks_to_each():
     gathers = replace(find_stack("megatron-core"), dispatcher="allgather")
-    layer = LayerLists(MIXTURE, Share(2, 1024, ep=4), gathers).layer(True, "none")
+    layer = LayerLists(MIXTURE, Share(2, 1024, ep=4), gathers).layer("experts", "none")
     assert [one.bytes for one in exchanges(layer.forward, "ep dispatch")] == [4 * 2 * 1024 * 1024 * 2]
 
 
 def test_context_parallel_ranks_share_rows_and_pairs_evenly():
-    whole, half = lists(LLAMA, "nemo").layer(False, "none"), lists(LLAMA, "nemo", cp=2).layer(False, "none")
+    whole, half = (
+        lists(LLAMA, "nemo").layer("dense", "none"),
+        lists(LLAMA, "nemo", cp=2).layer("dense", "none"),
+    )
     assert flops(half.forward) == pytest.approx(flops(whole.forward) / 2)
     (ring,) = exchanges(half.forward, "cp ring")
     # one hop: microbatch, half of the sequence, keys and values of 8 heads, 2 bytes each
@@ -122,16 +125,16 @@ def test_context_parallel_ranks_share_rows_and_pairs_evenly():
 
 
 def test_full_recomputation_runs_the_forward_pass_again_and_torch_stops_before_the_last_matrix():
-    again = lists(LLAMA, "megatron-core").layer(False, "full")
-    early = lists(LLAMA, "torchtitan").layer(False, "full")
+    again = lists(LLAMA, "megatron-core").layer("dense", "full")
+    early = lists(LLAMA, "torchtitan").layer("dense", "full")
     down = 2 * 2048 * 14336 * 4096
     assert flops(again.recompute) == flops(again.forward)
     assert flops(early.recompute) == flops(early.forward) - down
 
 
 def test_two_all_reduces_a_pass_become_two_gathers_and_two_scatters_of_the_same_array():
-    plain = lists(GPT, "megatron-2021", tp=4).layer(False, "none")
-    sharded = lists(GPT, "megatron-2022", tp=4, sequence_parallel=True).layer(False, "none")
+    plain = lists(GPT, "megatron-2021", tp=4).layer("dense", "none")
+    sharded = lists(GPT, "megatron-2022", tp=4, sequence_parallel=True).layer("dense", "none")
     size = 2 * 1024 * 2048 * 2
     assert [item.bytes for item in exchanges(plain.forward, "tp all_reduce")] == [size, size]
     assert len(exchanges(plain.backward_input, "tp all_reduce")) == 2
@@ -230,7 +233,7 @@ def test_deepspeeds_tensor_parallelism_sums_whole_sequences():
     """RowParallel and ColumnParallel in deepspeed/module_inject/layers.py all-reduce."""
     job = TrainingJob(LLAMA, find_hardware("h100"), find_stack("deepspeed"), 2048, 8)
     plan = plan_for(job, 8, tp=8)
-    forward = LayerLists(LLAMA, plan.share(job), job.stack).layer(False, "none").forward
+    forward = LayerLists(LLAMA, plan.share(job), job.stack).layer("dense", "none").forward
     sums = [item.collective for item in forward if isinstance(item, CollectiveOp)]
     assert not plan.sequence_parallel and sums == ["all_reduce", "all_reduce"]
 

@@ -6,7 +6,7 @@ Glossary: see `ndparallel.planner.layers.operations`.
 from gpu import Operation
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
 from ndparallel.planner.layers.parts import LayerParts
-from ndparallel.planner.models.shape import Linear
+from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.stages import padded_vocab
 
 

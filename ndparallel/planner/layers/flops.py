@@ -16,6 +16,9 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.stages import stage_kinds, trained_of
 
+# products with a state for each token, as Megatron counts the gated delta rule: K K^T, V K^T,
+# S (I - b K K^T) and S Q (num_floating_point_operations in megatron/training/training.py)
+RULE_PRODUCTS = 4
 DEFINITIONS = {
     "mfu": (
         "model FLOPs (6 for each token and each parameter of a matmul, causal half of attention, no "
@@ -34,11 +37,12 @@ def model_flops(job: TrainingJob) -> float:
     counted, shape = job.shape.parameters(), job.shape
     matrices = counted.active - counted.embedding + (counted.token_embedding if shape.tied_embeddings else 0)
     matrices += counted.prediction_active + shape.prediction_layers * counted.token_embedding
-    layers, each = shape.layers + shape.prediction_layers, 4 if job.adapters else 6
+    each = 4 if job.adapters else 6
+    layers = shape.layers - shape.linear_layers + shape.prediction_layers
     attention = 3 * layers * shape.heads * (shape.head_dim + shape.value_dim) * job.sequence
-    return float(
-        job.global_batch * job.sequence * (each * matrices + attention * shape.seen_share(job.sequence))
-    ) + adapter_flops(job)
+    rule = 6 * shape.linear_layers * RULE_PRODUCTS * (shape.linear.states if shape.linear else 0)
+    seen = attention * shape.seen_share(job.sequence)
+    return float(job.global_batch * job.sequence * (each * matrices + rule + seen)) + adapter_flops(job)
 
 
 def adapter_flops(job: TrainingJob) -> float:
@@ -59,7 +63,7 @@ def recomputed_flops(job: TrainingJob, plan: Plan) -> float:
     stack = replace(job.stack, selective=plan.modules(job.stack))
     lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), stack)
     kinds = [kind for stage in stage_kinds(job, plan) for kind in stage]
-    layers = {kind: kinds.count(kind) for kind in ("dense", "experts")}
+    layers = {kind: kinds.count(kind) for kind in job.shape.layer_kinds}
     again = sum(
         count * flops(lists.unit(kind, plan.recompute).recompute) for kind, count in layers.items() if count
     )

@@ -13,9 +13,9 @@ from typing import Any
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
-from ndparallel.planner.models.shape import Linear
+from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import larger
-from ndparallel.planner.stages import KEPT
+from ndparallel.planner.stages import ENDS, KEPT
 
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
 
@@ -25,7 +25,7 @@ def held_activations(
 ) -> tuple[Any, Any]:
     """Bytes of these units' activations of a microbatch in flight, and of a layer that keeps most.
     `layer_bytes` are those of a layer by what is recomputed."""
-    layers = [kind for kind in kinds if kind.startswith(("dense", "experts"))]
+    layers = [kind for kind in kinds if kind not in ENDS]
     kept = sum(kind.endswith(KEPT) for kind in layers)
     each = (len(layers) - kept) * layer_bytes(plan.recompute) + (kept and kept * layer_bytes("none"))
     return each, layer_bytes("none" if kept else plan.recompute)
@@ -117,9 +117,12 @@ def kept_bytes(lists: LayerLists, recompute: str):
     dense = mlp_bytes(lists, "mlp" in again)
     experts = experts_bytes(lists, again) if moe_share else 0
     norms = gathered_bytes(lists) * (1 + (shape.norms != "shared")) if "layernorm" in again else 0
+    linear_share = shape.linear_layers / shape.layers
+    attention = attention_bytes(lists, "mla_up_proj" in again) + scores_bytes(lists, "core_attn" in again)
+    linear = linear_bytes(lists) if linear_share else 0
     return (
-        attention_bytes(lists, "mla_up_proj" in again)
-        + scores_bytes(lists, "core_attn" in again)
+        (1 - linear_share) * attention
+        + linear_share * linear
         + (1 - moe_share) * dense
         + moe_share * experts
         - norms
@@ -176,12 +179,18 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
     those instead of them."""
     shape, tp = lists.shape, lists.share.tp
     widths = (shape.heads + lists.kv_heads) * (shape.head_dim + shape.value_dim) / tp
+    widths += 2 * shape.output_gate * shape.heads * shape.value_dim / tp
     if from_ranks and shape.latent:
         ranks = (shape.latent.query_rank + shape.latent.kv_rank) * lists.rows_of_ranks / lists.share.rows
         widths = shape.heads * shape.value_dim / tp + ranks + shape.latent.rope_dim
     cast = input_bytes(lists) % lists.itemsize * shape.heads * shape.value_dim / tp  # of what attention gives
     kept = lists.share.rows * (widths * lists.itemsize + cast)
     return normed_bytes(lists, ATTENTION) + kept + mask_bytes(lists)
+
+
+def linear_bytes(lists: LayerLists):
+    """Bytes that linear attention keeps."""
+    return normed_bytes(lists, ATTENTION) + lists.linear.kept * lists.itemsize + mask_bytes(lists)
 
 
 def mlp_bytes(lists: LayerLists, again: bool):

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from ndparallel.base.latest import latest
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.attention.half import AttentionLists
+from ndparallel.planner.layers.attention.linear import LinearAttentionLists
 from ndparallel.planner.layers.casts import Casts
 from ndparallel.planner.layers.ends import ModelEnds
 from ndparallel.planner.layers.experts.half import ExpertLists
@@ -17,6 +18,7 @@ from ndparallel.planner.layers.mlp import MLPLists
 from ndparallel.planner.layers.operations import Layer
 from ndparallel.planner.layers.parts import LayerParts
 from ndparallel.planner.layers.recomputed import Recomputation
+from ndparallel.planner.stages import has_experts, is_linear
 
 
 class LayerLists(LayerParts):
@@ -25,6 +27,10 @@ class LayerLists(LayerParts):
     @cached_property
     def attention(self) -> AttentionLists:
         return AttentionLists(self.shape, self.share, self.stack)
+
+    @cached_property
+    def linear(self) -> LinearAttentionLists:
+        return LinearAttentionLists(self.shape, self.share, self.stack)
 
     @cached_property
     def mlp(self) -> MLPLists:
@@ -40,7 +46,7 @@ class LayerLists(LayerParts):
 
     @cached_property
     def recomputed(self) -> Recomputation:
-        return Recomputation(self.shape, self.share, self.stack, self.attention, self.experts)
+        return Recomputation(self.shape, self.share, self.stack, self.experts)
 
     @cached_property
     def casts(self) -> Casts:
@@ -66,28 +72,25 @@ class LayerLists(LayerParts):
             return self.frozen.embedding(self.ends.embedding()) if self.frozen else self.ends.embedding()
         if kind == "head":
             return self.frozen.head(self.head(recompute)) if self.frozen else self.head(recompute)
-        return self.layer(kind == "experts", recompute)
+        return self.layer(kind, recompute)
 
     def head(self, recompute: str) -> Layer:
         if not self.shape.prediction_layers:
             return self.ends.head()
-        return self.ends.with_prediction(
-            self.unit("experts" if self.shape.moe_layers else "dense", recompute)
-        )
+        return self.ends.with_prediction(self.unit(self.shape.last_kind, recompute))
 
-    def layer(self, experts: bool, recompute: str) -> Layer:
-        half, small = self.experts if experts else self.mlp, self.ledger.of_part
-        attention = self.attention.forward + small("attention", False)
-        mlp = half.forward + small("mlp", False)
-        backward = half.backward + self.attention.backward + small("mlp", True) + small("attention", True)
-        again = self.recomputed.again(attention, mlp, recompute)
-        lists = Layer(attention + mlp, again, backward, self.weight_gradients(half))
+    def layer(self, kind: str, recompute: str) -> Layer:
+        mixer = self.linear if is_linear(kind) else self.attention
+        half, small = self.experts if has_experts(kind) else self.mlp, self.ledger.of_part
+        part = "linear attention" if is_linear(kind) else "attention"
+        forward = mixer.forward + small(part, False), half.forward + small("mlp", False)
+        backward = half.backward + mixer.backward + small("mlp", True) + small(part, True)
+        again = self.recomputed.again(mixer, *forward, recompute)
+        first, second = (half, mixer) if self.stack.in_order else (mixer, half)
+        weights = first.weight_gradients + second.weight_gradients
+        lists = Layer(sum(forward, []), again, backward, weights)
         lists = self.frozen.layer(lists) if self.frozen else lists
         return Layer(*map(self.casts.written_into, lists)) if self.share.number_type.kernels else lists
-
-    def weight_gradients(self, half: MLPLists | ExpertLists) -> list:
-        first, second = (half, self.attention) if self.stack.in_order else (self.attention, half)
-        return first.weight_gradients + second.weight_gradients
 
 
 @latest

@@ -15,7 +15,8 @@ from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.job import Share
 from ndparallel.planner.layers.operations import PASSES
-from ndparallel.planner.models.shape import Linear, ModelShape
+from ndparallel.planner.models.matrices import Linear
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.numbers import larger
 from ndparallel.planner.stack import Stack
 
@@ -94,9 +95,10 @@ class LayerKernels:
         matrices = self.shape.attention()
         if not self.stack.copies_kv_heads:
             return matrices
-        outputs = (self.shape.heads + 2 * self.kv_heads) * self.shape.head_dim
+        copies = 2 * (self.kv_heads - self.shape.kv_heads) * self.shape.head_dim
         return tuple(
-            matrix._replace(outputs=outputs) if matrix.name == "qkv" else matrix for matrix in matrices
+            matrix._replace(outputs=matrix.outputs + copies) if matrix.name == "qkv" else matrix
+            for matrix in matrices
         )
 
 

@@ -6,7 +6,7 @@ Glossary: see `ndparallel.planner.layers.operations`.
 from functools import cached_property
 
 from ndparallel.planner.layers.parts import MLP, LayerParts
-from ndparallel.planner.models.shape import Linear
+from ndparallel.planner.models.matrices import Linear
 
 
 class MLPLists(LayerParts):

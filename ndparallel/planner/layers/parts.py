@@ -12,7 +12,8 @@ from gpu import Operation
 from ndparallel.planner.layers.layer_kernels import LayerKernels
 from ndparallel.planner.layers.ledger_kernels import LedgerKernels
 from ndparallel.planner.layers.tensor_parallel import TensorParallelLists
-from ndparallel.planner.models.shape import NORM_PLACES, Linear
+from ndparallel.planner.models.matrices import Linear
+from ndparallel.planner.models.shape import NORM_PLACES
 
 ATTENTION, MLP = 0, 1  # the halves of a layer
 

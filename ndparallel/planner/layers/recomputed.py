@@ -9,46 +9,43 @@ from itertools import count
 
 from gpu import Operation
 from ndparallel.planner.layers.attention.half import AttentionLists
+from ndparallel.planner.layers.attention.linear import LinearAttentionLists
 from ndparallel.planner.layers.experts.half import ExpertLists
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.parts import ATTENTION, MLP, LayerParts
+
+Mixer = AttentionLists | LinearAttentionLists
 
 
 @dataclass(frozen=True)
 class Recomputation(LayerParts):
     """Writes what one layer recomputes."""
 
-    attention: AttentionLists
     experts: ExpertLists
 
-    def again(self, attention: list, mlp: list, recompute: str) -> list:
-        """What runs again of both halves before the backward pass."""
+    def again(self, mixer: Mixer, attention: list, mlp: list, recompute: str) -> list:
+        """What runs again of both halves before the backward pass; `mixer` writes the first one."""
         if recompute == "full":
             needed = mlp[: _last_matmul(mlp)] if self.stack.early_stop else mlp
             return self.ledger.of_part("recompute", False) + attention + needed
         modules = self.stack.selective if recompute == "selective" else ()
-        return [item for module in modules for item in self.module(module, attention, mlp)]
+        return [item for module in modules for item in self.module(module, mixer, attention, mlp)]
 
-    def module(self, name: str, attention: list, mlp: list) -> list:
+    def module(self, name: str, mixer: Mixer, attention: list, mlp: list) -> list:
         """What one module of selective recomputation runs again; nothing where the layer has none."""
         experts = any(isinstance(item, CollectiveOp) and item.group == "ep" for item in mlp)
         if name in ("mlp", "moe"):
             return mlp[len(self.norms_before(MLP, False)) : -1] if experts == (name == "moe") else []
         return {
-            "core_attn": self.attention.core.again,
+            "core_attn": mixer.core_again,
             "layernorm": self.norms,
-            "mla_up_proj": self.latent_up,
+            "mla_up_proj": mixer.latent_again,
             "moe_act": lambda: [self.experts.matrices.between(False)] if experts else [],
             "half": lambda: self.every_second(attention + mlp),
         }[name]()
 
     def norms(self) -> list[Operation]:
         return [norm for half in (ATTENTION, MLP) for norm in self.norms_before(half, False)]
-
-    def latent_up(self) -> list:
-        if not self.shape.latent:
-            return []
-        return [*self.attention.latent.from_ranks(), *self.attention.rotary(False)]
 
     def every_second(self, items: list) -> list:
         """What torchtitan's selective recomputation runs again: every second matrix and everything small, as

@@ -152,11 +152,7 @@ def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
 
 def largest_layer(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan, str], Elements]):
     """Parameters of the largest layer."""
-    return reduce(larger, [sum(of(job, plan, kind)) for kind in layer_kinds(job)])
-
-
-def layer_kinds(job: TrainingJob) -> tuple[str, ...]:
-    return ("dense", "experts")[: 1 + (job.shape.experts is not None)]
+    return reduce(larger, [sum(of(job, plan, kind)) for kind in job.shape.layer_kinds])
 
 
 # ------------------------------------------------------------------------------------------------- buffers
@@ -166,7 +162,7 @@ def dummy_bytes(job: TrainingJob, plan: Plan):
     """Bytes of one gradient in 16 bits for each shape of a layer's weights; all experts have the same."""
     if not job.stack.dummy_gradients or job.adapters:
         return 0.0
-    return reduce(larger, [shapes_of(job, plan, kind) for kind in layer_kinds(job)]) * HALF
+    return reduce(larger, [shapes_of(job, plan, kind) for kind in job.shape.layer_kinds]) * HALF
 
 
 def shapes_of(job: TrainingJob, plan: Plan, kind: str):
@@ -188,5 +184,6 @@ def dequantized_bytes(job: TrainingJob, plan: Plan):
     if not (job.adapters and job.adapters.quantized):
         return 0.0
     experts = job.shape.experts
-    matrices = (*job.shape.attention(), *job.shape.mlp(experts.ffn if experts else job.shape.ffn))
+    linear = job.shape.linear.matrices(job.shape.hidden) if job.shape.linear else ()
+    matrices = (*job.shape.attention(), *linear, *job.shape.mlp(experts.ffn if experts else job.shape.ffn))
     return max(matrix.inputs * matrix.outputs for matrix in matrices) / plan.tp * HALF

@@ -22,6 +22,7 @@ from ndparallel.planner.models.parts_of_config import (
     cohere_words,
     exaone_words,
     falcon_words,
+    gated_delta_net,
     hunyuan_words,
     hyperclovax_words,
     latent_attention,
@@ -66,6 +67,23 @@ QWEN3 = Family(
     {"tied": False, "attention_bias": False, "use_window": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
+)
+QWEN3_5 = replace(
+    QWEN3,
+    class_name="Qwen3_5TextConfig",
+    defaults={
+        "tied": False,
+        "attention_bias": False,
+        "head_dim": 256,
+        "attention_every": 4,
+        "linear_key_heads": 16,
+        "linear_value_heads": 32,
+        "linear_key_dim": 128,
+        "linear_value_dim": 128,
+        "linear_conv": 4,
+    },
+    linear=gated_delta_net,
+    output_gate=True,
 )
 PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
 GRANITE = replace(LLAMA, class_name="GraniteConfig")

@@ -48,6 +48,7 @@ from ndparallel.planner.models.dense_families import (
     PHI3,
     QWEN2,
     QWEN3,
+    QWEN3_5,
     SEED_OSS,
     SMOLLM3,
     STABLELM,
@@ -79,7 +80,9 @@ from ndparallel.planner.models.mixture_families import (
     OLMOE,
     PHIMOE,
     QWEN2_MOE,
+    QWEN3_5_MOE,
     QWEN3_MOE,
+    QWEN3_NEXT,
     SOLAR_OPEN,
 )
 
@@ -108,6 +111,9 @@ FAMILIES: dict[str, Family] = {
     "qwen3": QWEN3,
     "qwen3_vl_text": QWEN3,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_next": QWEN3_NEXT,
+    "qwen3_5_text": QWEN3_5,
+    "qwen3_5_moe_text": QWEN3_5_MOE,
     "qwen3_vl_moe_text": QWEN3_MOE,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,

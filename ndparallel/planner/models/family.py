@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.config import Config, ConfigRule
-from ndparallel.planner.models.shape import Experts, LatentAttention
+from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.models.sizes import head_width
 
 GATED_ACTIVATIONS = {
@@ -51,8 +52,8 @@ ALL_BUT_THE_HEAD = ("qkv", "output", "mlp", "norm")
 @dataclass(frozen=True)
 class Family:
     """One model_type. `spellings` are its own names of fields. `biases` are always there, those of
-    `bias_flags` where the flag says so; `latent` and `experts` read their part, and `words` gives further
-    fields of the ModelShape.
+    `bias_flags` where the flag says so; `latent`, `linear` and `experts` read their part, and `words` gives
+    further fields of the ModelShape.
 
     `activation` is given where no key says it; else `activations` translates the key's word. Where a file
     has a window, every layer has it, or all but one in `full_every`: the last of these, or the first.
@@ -76,6 +77,8 @@ class Family:
     full_every: int = 0
     full_first: bool = False
     latent: Callable[[Config], LatentAttention] | None = None
+    linear: Callable[[Config], GatedDeltaNet] | None = None
+    output_gate: bool = False
     experts: Callable[[Config], Experts] | None = None
     words: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     must: Mapping[str, Any] = field(default_factory=dict)

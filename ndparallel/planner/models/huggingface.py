@@ -148,6 +148,8 @@ def build(config: Config, family: Family) -> dict[str, Any]:
         "tied_embeddings": config.flag("tied"),
         "prediction_layers": config.size_or_zero("prediction_layers"),
         "latent": latent,
+        "linear": family.linear(config) if family.linear else None,
+        "output_gate": family.output_gate,
         "experts": family.experts(config) if family.experts else None,
         "constants": constants_of(config.entries),
         **windows(config, family.full_every, family.full_first),

@@ -7,7 +7,7 @@ Glossary: see `ndparallel.planner.models.shape`.
 
 from dataclasses import replace
 
-from ndparallel.planner.models.dense_families import HUNYUAN, MISTRAL, OLMO2, QWEN3
+from ndparallel.planner.models.dense_families import HUNYUAN, MISTRAL, OLMO2, QWEN3, QWEN3_5
 from ndparallel.planner.models.family import AS_EXPERT, AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family
 from ndparallel.planner.models.parts_of_config import (
     deepseek_v2_experts,
@@ -25,6 +25,7 @@ from ndparallel.planner.models.parts_of_config import (
     mellum_experts,
     mixtral_experts,
     qwen2_experts,
+    qwen3_5_experts,
     qwen3_experts,
     softmax_words,
 )
@@ -49,6 +50,18 @@ QWEN3_MOE = replace(
     class_name="Qwen3MoeConfig",
     defaults={**QWEN3.defaults, "every": 1, "dense_layers": []},
     experts=qwen3_experts,
+)
+QWEN3_NEXT = replace(
+    QWEN3_5,
+    class_name="Qwen3NextConfig",
+    defaults={**QWEN3_5.defaults, "every": 1, "dense_layers": []},
+    experts=qwen2_experts,
+)
+QWEN3_5_MOE = replace(
+    QWEN3_5,
+    class_name="Qwen3_5MoeTextConfig",
+    spellings={"ffn": ("moe_intermediate_size",)},
+    experts=qwen3_5_experts,
 )
 DEEPSEEK_V2 = Family(
     "DeepseekV2Config",

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters by kind. Attention, dense_mlp, router, expert, shared_experts and layer_norms are of one
-    layer, expert of one expert.
+    """Parameters by kind. Attention, linear (attention), dense_mlp, router, expert, shared_experts and
+    layer_norms are of one layer, expert of one expert.
 
     `attention` includes its own norms (of queries and keys, of latent vectors). A tied head counts 0: its
     matrix is the token embedding. A prediction layer is a layer and `prediction_head`, its projection and
@@ -22,6 +22,7 @@ class Parameters:
     position_embedding: int
     embedding_norm: int
     attention: int
+    linear: int
     dense_mlp: int
     router: int
     expert: int
@@ -34,6 +35,7 @@ class Parameters:
     prediction_layers: int
     dense_layers: int
     moe_layers: int
+    linear_layers: int
     experts: int
     top_k: int
 
@@ -76,4 +78,5 @@ class Parameters:
 
     def _model(self, moe_layer: int) -> int:
         layers = self.dense_layers * self.dense_layer + self.moe_layers * moe_layer
+        layers += self.linear_layers * (self.linear - self.attention)
         return self.embedding + layers + self.final_norm + self.head + self.head_bias

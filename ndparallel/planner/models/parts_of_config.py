@@ -16,13 +16,16 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
-from ndparallel.planner.models.shape import Experts, LatentAttention
+from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.models.sizes import checked_size
 
 DENSE, SPARSE = "dense", "sparse"  # of mlp_layer_types
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # of layer_types
+# of layer_types
+FULL, LINEAR = "full_attention", "linear_attention"
+SLIDING, CHUNKED = "sliding_attention", "chunked_attention"
 
 # ------------------------------------------------------------------------------------------------- experts
 
@@ -46,6 +49,18 @@ def qwen3_experts(config: Config) -> Experts:
 def qwen2_experts(config: Config) -> Experts:
     return replace(
         qwen3_experts(config), shared_experts=1, shared_ffn=config.size("shared_ffn"), shared_gate=True
+    )
+
+
+def qwen3_5_experts(config: Config) -> Experts:
+    """In every layer."""
+    return Experts(
+        config.size("experts"),
+        config.size("top_k"),
+        config.size("expert_ffn"),
+        shared_experts=1,
+        shared_ffn=config.size("shared_ffn"),
+        shared_gate=True,
     )
 
 
@@ -135,6 +150,22 @@ def latent_attention(config: Config) -> LatentAttention:
         nope_dim=config.size("nope_dim"),
         rope_dim=config.size("rope_dim"),
         value_dim=config.size("value_dim"),
+    )
+
+
+def gated_delta_net(config: Config) -> GatedDeltaNet:
+    """In the layers that are listed as linear, else in all but the last of every N."""
+    kinds = config.layer_kinds("layer_types", (FULL, LINEAR))
+    every = 0 if kinds else config.size("attention_every")
+    layers = range(config.size("layers"))
+    linear = [layer for layer in layers if (kinds[layer] == LINEAR if kinds else (layer + 1) % every)]
+    return GatedDeltaNet(
+        config.size("linear_key_heads"),
+        config.size("linear_value_heads"),
+        config.size("linear_key_dim"),
+        config.size("linear_value_dim"),
+        config.size("linear_conv"),
+        tuple(linear),
     )
 
 

@@ -13,7 +13,7 @@ class Refusal(NamedTuple):
     nearest: str
 
 
-LINEAR = "most of its layers are linear attention, which is no layer here"
+LINEAR = "its linear attention is no gated delta rule, the only one that is a layer here"
 MAMBA = "most of its layers are state spaces (Mamba), which are no layer here"
 CHOSEN = "its attention chooses a token's keys by an indexer, which is no layer here"
 GATED = "a gate of its own multiplies what its attention gives, which is no matrix here"
@@ -50,11 +50,6 @@ REFUSED = {
     "nemotron-nas": Refusal(
         "its layers differ from one another in width, and some have no attention", "llama"
     ),
-    "qwen3_next": Refusal(LINEAR, "qwen3_moe"),
-    "qwen3_5": Refusal(LINEAR, "qwen3"),
-    "qwen3_5_text": Refusal(LINEAR, "qwen3"),
-    "qwen3_5_moe": Refusal(LINEAR, "qwen3_moe"),
-    "qwen3_5_moe_text": Refusal(LINEAR, "qwen3_moe"),
     "qwen4_exp": Refusal(LINEAR, "qwen3_moe"),
     "qwen4_exp_text": Refusal(LINEAR, "qwen3_moe"),
     "minimax": Refusal(LINEAR, "mixtral"),

@@ -4,9 +4,9 @@ Idea   A planner needs no weights, only their sizes. A layer is listed as its ma
        everything else follows from the list: the parameters, the FLOPs, the memory, what tensor parallelism
        cuts and how.
 Cost   A few frozen dataclasses; counting takes microseconds and is exact to the last parameter.
-Limit  Decoder-only transformers, every layer attention and MLP. What a checkpoint holds besides (vision
-       towers, quantization scales) is left out, and `notes` says so. Sparse attention changes no parameter
-       and is not held here either.
+Limit  Decoder-only transformers, every layer attention, or linear attention, and MLP. What a checkpoint holds
+       besides (vision towers, quantization scales) is left out, and `notes` says so. Sparse attention changes
+       no parameter and is not held here either.
 
 Glossary
     MLP                 the feed-forward block
@@ -26,10 +26,11 @@ Glossary
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 from ndparallel.base.errors import UserError
+from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.constants import Constants
+from ndparallel.planner.models.matrices import Linear, count
 from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.sizes import checked_choice, checked_size, checked_sizes, near_divisors
 
@@ -42,56 +43,6 @@ NORM_PLACES = {"before": (1, 1), "after": (1, 1), "both": (2, 2), "shared": (1, 
 QK_NORMS = ("", "head", "unscaled", "width")
 POSITIONS = ("learned", "rotary", "alibi")
 BIASES = ("qkv", "output", "mlp", "norm", "head")
-
-
-class Linear(NamedTuple):
-    """One matrix of `inputs` x `outputs` weights, and `outputs` more if it has a bias.
-
-    `split` is how tensor parallelism cuts it: by "columns" (a rank computes some of the outputs), by "rows"
-    (a rank computes a part of every output, and the parts are summed), or not at all: "whole".
-    """
-
-    name: str
-    inputs: int
-    outputs: int
-    bias: bool
-    split: str
-
-    @property
-    def parameters(self) -> int:
-        return (self.inputs + self.bias) * self.outputs
-
-
-@dataclass(frozen=True)
-class LatentAttention:
-    """Ranks and head widths of multi-head latent attention (arXiv 2405.04434, section 2.1). With query_rank 0
-    queries take one matrix."""
-
-    query_rank: int
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-
-    def __post_init__(self) -> None:
-        checked_sizes(self, ("kv_rank", "nope_dim", "rope_dim", "value_dim"))
-        checked_size(self.query_rank, "query_rank", least=0)
-
-    @property
-    def head_dim(self) -> int:
-        return self.nope_dim + self.rope_dim
-
-    def queries(self, hidden: int, heads: int, bias: bool) -> tuple[Linear, ...]:
-        width = heads * self.head_dim
-        if not self.query_rank:
-            return (Linear("query", hidden, width, False, "columns"),)
-        down = Linear("query_down", hidden, self.query_rank, bias, "whole")
-        return down, Linear("query_up", self.query_rank, width, False, "columns")
-
-    def keys_and_values(self, hidden: int, heads: int, bias: bool) -> tuple[Linear, ...]:
-        # all heads share one key with position
-        down = Linear("kv_down", hidden, self.kv_rank + self.rope_dim, bias, "whole")
-        return down, Linear("kv_up", self.kv_rank, heads * (self.nope_dim + self.value_dim), False, "columns")
 
 
 @dataclass(frozen=True)
@@ -154,15 +105,16 @@ class ModelShape:
     model can have.
 
     `positions` is the number of learned positions, which are parameters; 0 for rotary and ALiBi. `biases`
-    names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `norms` says where a layer's
-    norms stand; without `norm_weights` these, the last one and the embedding's have no scale. `qk_norm`
-    says over what queries and keys are normed; with `sinks` every head has a number that its scores are
-    weighed against. `parallel` attention and MLP read the same input and are summed. A query sees the
-    last `window` tokens, itself among them, but in `whole_layers` (their numbers, from 0); 0 is the whole
-    sequence. Where windows are `chunked` they stand side by side, and a query sees what is before it in
-    its own. With `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the width
-    of a dense MLP, whether or not a layer has one. `notes` says in sentences what was assumed and what is
-    left out.
+    names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `norms` says where a layer's norms
+    stand; without `norm_weights` these, the last one and the embedding's have no scale. `qk_norm` says over
+    what queries and keys are normed; with `sinks` every head has a number that its scores are weighed
+    against. `parallel` attention and MLP read the same input and are summed. A query sees the last `window`
+    tokens, itself among them, but in `whole_layers` (their numbers, from 0); 0 is the whole sequence. Where
+    windows are `chunked` they stand side by side, and a query sees what is before it in its own. In some
+    layers `linear` attention takes attention's place. With an `output_gate` each head's result is multiplied
+    by a gate as wide, which its queries' matrix gives. With `latent` attention `head_dim` is the width of a
+    query, nope + rope. `ffn` is the width of a dense MLP, whether or not a layer has one. `notes` says in
+    sentences what was assumed and what is left out.
     """
 
     name: str
@@ -190,6 +142,8 @@ class ModelShape:
     chunked: bool = False
     prediction_layers: int = 0
     latent: LatentAttention | None = None
+    linear: GatedDeltaNet | None = None
+    output_gate: bool = False
     experts: Experts | None = None
     constants: Constants = field(default=Constants(), compare=False)  # of the launch, not of the price
     source: str = ""
@@ -220,6 +174,7 @@ class ModelShape:
         numbered = (
             ("dense", self.experts.dense_layers if self.experts else ()),
             ("whole", self.whole_layers),
+            ("linear", self.linear.layers if self.linear else ()),
         )
         for kind, layer in ((kind, layer) for kind, layers in numbered for layer in layers):
             if checked_size(layer, f"a {kind} layer's number", least=0) >= self.layers:
@@ -239,9 +194,28 @@ class ModelShape:
     def moe_layers(self) -> int:
         return self.layers - len(set(self.experts.dense_layers)) if self.experts else 0
 
+    @property
+    def linear_layers(self) -> int:
+        return len(set(self.linear.layers)) if self.linear else 0
+
     def has_experts(self, layer: int) -> bool:
         """Whether layer number `layer`, from 0, is a mixture of experts."""
         return self.experts is not None and layer not in self.experts.dense_layers
+
+    def kind(self, layer: int) -> str:
+        """The kind of layer number `layer`, from 0: dense or experts, or linear-dense or linear-experts."""
+        mlp = "experts" if self.has_experts(layer) else "dense"
+        return f"linear-{mlp}" if self.linear and layer in self.linear.layers else mlp
+
+    @cached_property
+    def layer_kinds(self) -> tuple[str, ...]:
+        """The kinds of layers that there are, in the order of their first ones."""
+        return tuple(dict.fromkeys(map(self.kind, range(self.layers))))
+
+    @property
+    def last_kind(self) -> str:
+        """The kind of a layer with attention, of the last one's MLP: a prediction layer is such a one."""
+        return self.kind(self.layers - 1).removeprefix("linear-")
 
     def seen_share(self, sequence: int) -> float:
         """The share of the pairs under the causal mask that windows or chunks keep, a mean over the
@@ -268,9 +242,8 @@ class ModelShape:
         if self.latent:
             sizes = (self.hidden, self.heads, bias)
             return *self.latent.queries(*sizes), *self.latent.keys_and_values(*sizes), output
-        return Linear(
-            "qkv", self.hidden, (self.heads + 2 * self.kv_heads) * self.head_dim, bias, "columns"
-        ), output
+        heads = self.heads * (1 + self.output_gate) + 2 * self.kv_heads
+        return Linear("qkv", self.hidden, heads * self.head_dim, bias, "columns"), output
 
     def attention_norms(self) -> tuple[int, ...]:
         """The widths of the norms inside attention that have a scale; none has a shift."""
@@ -311,6 +284,9 @@ class ModelShape:
             position_embedding=self.positions * self.hidden,
             embedding_norm=norm * self.embedding_norm,
             attention=count(self.attention()) + sum(self.attention_norms()) + self.heads * self.sinks,
+            linear=count(some_linear.matrices(self.hidden)) + some_linear.small_parameters()
+            if (some_linear := self.linear)
+            else 0,
             dense_mlp=count(self.mlp(self.ffn)),
             router=count(some.router(self.hidden)) if some else 0,
             expert=count(self.mlp(some.ffn)) if some else 0,
@@ -325,6 +301,7 @@ class ModelShape:
             prediction_layers=self.prediction_layers,
             dense_layers=self.layers - self.moe_layers,
             moe_layers=self.moe_layers,
+            linear_layers=self.linear_layers,
             experts=some.experts if some else 0,
             top_k=some.top_k if some else 0,
         )
@@ -342,8 +319,3 @@ CHOICES = {
 def causal_pairs(length: int) -> int:
     """Return the pairs of a query and a key that is not behind it."""
     return length * (length + 1) // 2
-
-
-def count(matrices: tuple[Linear, ...]) -> int:
-    """Return the parameters of several matrices together."""
-    return sum(matrix.parameters for matrix in matrices)

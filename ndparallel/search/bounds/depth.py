@@ -1,7 +1,7 @@
 """How a model is cut in depth: what the ranks of a pipeline consist of.
 
-Idea   A rank is a count of parts (see plan_table.py): bare stages, dense layers, layers with experts,
-       embedding, head; and of the places that these units have in a stage (see sharded.py). Many ranks
+Idea   A rank is a count of parts (see plan_table.py): bare stages, embedding, head, every kind of layers; and
+       of the places that these units have in a stage (see sharded.py). Many ranks
        consist of the same; of those only the first, which keeps most activations, and the last, which begins
        latest, can be the ones that matter.
 Cost   some microseconds for every stage, once for every (pp, chunks, layout).
@@ -19,7 +19,7 @@ import numpy as np
 from ndparallel.pipeline.actions import Layout
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.stages import kinds_by_stage
-from ndparallel.search.bounds.plan_table import OF_UNITS, PARTS, UNITS
+from ndparallel.search.bounds.plan_table import EMBEDDING, HEAD, LAYERS, OF_UNITS, units_in
 from ndparallel.search.bounds.sharded import Place, places_in, places_of
 
 
@@ -30,6 +30,7 @@ class StagePartition:
 
     pp: int
     chunks: int
+    kinds: tuple[str, ...]  # of units
     ranks: np.ndarray
     counts: np.ndarray
     before: np.ndarray
@@ -39,26 +40,27 @@ class StagePartition:
 
     @property
     def parts(self) -> np.ndarray:
-        return self.counts[:, : len(PARTS)]
+        return self.counts[:, : 1 + len(self.kinds)]
 
     @property
     def units(self) -> np.ndarray:
-        return self.counts[:, OF_UNITS]
+        return self.parts[:, OF_UNITS]
 
     @property
     def layers(self) -> np.ndarray:
-        return self.of("dense") + self.of("experts")
+        return self.units[:, LAYERS].sum(axis=1)
 
-    def of(self, part: str) -> np.ndarray:
-        """How many of this part each rank holds."""
-        return self.counts[:, PARTS.index(part)]
+    @property
+    def has_one_end(self) -> np.ndarray:
+        """Whether a rank holds embedding or head, and not both."""
+        return (self.units[:, EMBEDDING] > 0) != (self.units[:, HEAD] > 0)
 
 
 @lru_cache(maxsize=4096)
 def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str) -> StagePartition:
-    places = places_of(shape)
+    units, places = units_in(shape), places_of(shape)
     every = kinds_by_stage(shape, pp * chunks)
-    counted = {kinds: counts_of(kinds, places) for kinds in {*every}}
+    counted = {kinds: counts_of(kinds, units, places) for kinds in {*every}}
     stages = np.array([counted[kinds] for kinds in every])
     whole = Layout(layout, pp, chunks)
     held = [whole.stages_of(rank) for rank in range(pp)]
@@ -69,18 +71,19 @@ def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str) -> StageParti
     return StagePartition(
         pp,
         chunks,
+        units,
         np.array(some),
         ranks[some],
         passed[[min(held[rank]) for rank in some]],
         beside,
         passed[-1],
-        stages[[min(held[rank]) for rank in some], OF_UNITS],
+        stages[[min(held[rank]) for rank in some], 1 : 1 + len(units)],
     )
 
 
-def counts_of(kinds: Sequence[str], places: Sequence[Place]) -> list[int]:
+def counts_of(kinds: Sequence[str], units: Sequence[str], places: Sequence[Place]) -> list[int]:
     has = places_in(kinds)
-    return [1, *(kinds.count(unit) for unit in UNITS), *map(has.count, places)]
+    return [1, *map(kinds.count, units), *map(has.count, places)]
 
 
 def ends_of_runs(ranks: np.ndarray) -> list[int]:

@@ -35,14 +35,12 @@ from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.paired import share_in_pairs
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.memory_columns import TRAINED, memory_table
-from ndparallel.search.bounds.plan_table import DEGREES, OF_UNITS, PARTS, UNITS, PlanTable, take
+from ndparallel.search.bounds.plan_table import DEGREES, EMBEDDING, HEAD, LAYERS, OF_UNITS, PlanTable, take
 from ndparallel.search.bounds.time_columns import time_tables
 
 NUMBERS = (*DEGREES, "chunks")
 TINY = 1e-12  # seconds
 F, I, W = range(3)  # places of passes
-DENSE, EXPERTS, EMBEDDING, HEAD = range(len(UNITS))  # places of units
-LAYERS = slice(DENSE, EXPERTS + 1)
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,8 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
     """Bytes on the fullest GPU, for each of these schedules; of one that is searched for, at the most."""
     per_element, elements = table["per_element"], np.matmul(depth.parts, table["elements"])
     states = reduce(np.add, (each * held for each, held in zip(per_element, elements)))
-    held = states + depth.of("head")[:, None] * table["logits"] + (depth.layers > 0)[:, None] * table["once"]
+    heads = depth.units[:, HEAD, None]
+    held = states + heads * table["logits"] + (depth.layers > 0)[:, None] * table["once"]
     chunk = depth.layers[:, None] / depth.chunks * table["kept"]
     rank, microbatches = depth.ranks[:, None], table["microbatches"]
     waiting, every = table["waiting"] * sum(elements[TRAINED]), []
@@ -146,9 +145,10 @@ def less(table: PlanTable, seconds: np.ndarray) -> PlanTable:
 
 def through(counts: np.ndarray, table: PlanTable) -> np.ndarray:
     """F, I and W of one microbatch through as many parts as are counted, with what units wait there."""
-    seconds = np.matmul(counts[..., : len(PARTS)], table["passes"])
+    parts = table["passes"].shape[1]
+    seconds = np.matmul(counts[..., :parts], table["passes"])
     if table["waits"].any():
-        seconds[:W] += np.matmul(counts[..., len(PARTS) :], table["waits"])
+        seconds[:W] += np.matmul(counts[..., parts:], table["waits"])
     return seconds
 
 
@@ -255,9 +255,8 @@ def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndar
     none, shared, experts = table["optimizer"]
     elements = np.matmul(depth.parts, table["elements"][TRAINED])
     optimizer = none + shared * elements[0] + experts * elements[1]
-    has_one_end = (depth.of("embedding") > 0) != (depth.of("head") > 0)
-    first = np.matmul(depth.model[len(PARTS) :], table["first_waits"])
-    return gradients + gathered + optimizer + has_one_end[:, None] * table["tied"] + first
+    first = np.matmul(depth.model[depth.parts.shape[1] :], table["first_waits"])
+    return gradients + gathered + optimizer + depth.has_one_end[:, None] * table["tied"] + first
 
 
 def busy_reducing(
@@ -318,7 +317,7 @@ def exposed(units: np.ndarray, lines: np.ndarray, compute: UnitPasses) -> np.nda
 def exposed_line(units: np.ndarray, line: np.ndarray, compute: UnitPasses) -> np.ndarray:
     """Collectives follow one another; what shows began behind the last layer, the first one, or the head.
     Beside the table's own, which hides nowhere, the embedding's compute hides a little of the others. What
-    hides slows the layer that it hides behind. Of layers with and without experts any may be the first."""
+    hides slows the layer that it hides behind. Of several kinds of layers any may be the first."""
     layers, table, head = units[:, LAYERS], units[:, EMBEDDING, None], units[:, HEAD, None] * line[HEAD]
     others = np.maximum(layers.sum(axis=1, keepdims=True) - 1, 0)
     seconds, alone = compute.seconds[LAYERS], compute.alone[LAYERS]

@@ -22,7 +22,7 @@ from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import fsdp_states, is_fully_sharded, plain_states
 from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.stages import held_of, keeps_weights, trained_of
-from ndparallel.search.bounds.plan_table import UNITS, PlanTable, exists, line_through, whole
+from ndparallel.search.bounds.plan_table import PlanTable, line_through, units_in, whole
 
 HELD = slice(0, 2)  # of the lines of elements
 TRAINED = slice(-2, None)  # the same ones, where what is trained is what is held
@@ -75,5 +75,5 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
 
 def elements_by_part(job: TrainingJob, plans: Plan, count: Callable) -> list[list[Any]]:
     """Parameters of every part: those that dp ranks share, and those of experts."""
-    held = [count(job, plans, kind) if exists(job, kind) else (0.0, 0.0) for kind in UNITS]
+    held = [count(job, plans, kind) for kind in units_in(job.shape)]
     return [[0.0, *column] for column in zip(*held)]

@@ -1,7 +1,8 @@
 """Tables of plans: columns of numbers, one row for every plan, and what a stage consists of.
 
 Glossary
-    part   what a stage consists of: the bare stage itself, dense layers, layers with experts, embedding, head
+    part   what a stage consists of: the bare stage itself, embedding, head, and every kind of layers
+    unit   a part that is not the bare stage
 """
 
 from collections.abc import Callable, Sequence
@@ -9,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.planner.job import TrainingJob
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.stages import ENDS
 
-PARTS = ("stage", "dense", "experts", "embedding", "head")
-OF_UNITS = slice(1, len(PARTS))  # all but the bare stage
-UNITS = PARTS[OF_UNITS]
+OF_UNITS = slice(1, None)  # of parts, all but the bare stage
+EMBEDDING, HEAD, LAYERS = 0, 1, slice(2, None)  # places of units
 DEGREES = ("tp", "pp", "dp", "ep", "cp", "micro_batch")
 MANY = 1e9  # parameters: enough that a difference of two prices is exact
 
@@ -37,10 +38,9 @@ def take(columns: PlanTable, rows: np.ndarray) -> PlanTable:
     return {name: np.take(column, rows, axis=-1) for name, column in columns.items()}
 
 
-def exists(job: TrainingJob, kind: str) -> bool:
-    return {"dense": job.shape.moe_layers < job.shape.layers, "experts": job.shape.moe_layers > 0}.get(
-        kind, True
-    )
+def units_in(shape: ModelShape) -> tuple[str, ...]:
+    """The kinds of units of a model."""
+    return (*ENDS, *shape.layer_kinds)
 
 
 def line_through(of: Callable, size: int = 2) -> tuple[Any, ...]:

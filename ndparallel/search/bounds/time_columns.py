@@ -23,6 +23,7 @@ Glossary
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,14 @@ import numpy as np
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.numbers import either
 from ndparallel.planner.stages import (
     gathers_again,
     gathers_every_microbatch,
     keeps_gradients,
     keeps_weights,
+    kinds_by_stage,
 )
 from ndparallel.planner.step.data_collectives import gathered_weights, reduced_gradients
 from ndparallel.planner.step.framework import slowest_of
@@ -45,11 +48,9 @@ from ndparallel.planner.step.stage_messages import message_seconds, tied, tied_s
 from ndparallel.search.bounds.plan_table import (
     DEGREES,
     OF_UNITS,
-    PARTS,
-    UNITS,
     PlanTable,
-    exists,
     line_through,
+    units_in,
     whole,
 )
 from ndparallel.search.bounds.sharded import (
@@ -114,10 +115,9 @@ def price_units(pricings: Sequence[Pricing]) -> None:
     first, alike = first_of_alike([every[name] for name in CUTS])
     numbers: dict[str, Any] = {name: column[first] for name, column in every.items()}
     few = Pricing(job, replace(plan, **numbers))
-    for kind in UNITS:
-        if exists(job, kind):
-            for one, places in zip(pricings, np.split(alike, ends[:-1])):
-                one.units[kind] = UnitSeconds(*(repeated(seconds, places) for seconds in few.unit(kind)))
+    for kind in units_in(job.shape):
+        for one, places in zip(pricings, np.split(alike, ends[:-1])):
+            one.units[kind] = UnitSeconds(*(repeated(seconds, places) for seconds in few.unit(kind)))
 
 
 def first_of_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -135,9 +135,9 @@ def repeated(seconds: TimeBreakdown, places: np.ndarray) -> TimeBreakdown:
     return every
 
 
-def units_of(pricing: Pricing) -> list[UnitSeconds | None]:
-    """The seconds of UNITS; None for one that the model does not have."""
-    return [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+def units_of(pricing: Pricing) -> list[UnitSeconds]:
+    """The seconds of the model's units."""
+    return [pricing.unit(kind) for kind in units_in(pricing.job.shape)]
 
 
 def passes_of(pricing: Pricing) -> list[list[Any]]:
@@ -145,12 +145,17 @@ def passes_of(pricing: Pricing) -> list[list[Any]]:
     return passes_of_units(units_of(pricing))
 
 
-def passes_of_units(units: Sequence[UnitSeconds | None]) -> list[list[Any]]:
+def passes_of_units(units: Sequence[UnitSeconds]) -> list[list[Any]]:
     return [
-        [0.0, *(unit.forward.total if unit else 0.0 for unit in units)],
-        [0.0, *((unit.recompute + unit.backward_input).total if unit else 0.0 for unit in units)],
-        [0.0, *(unit.backward_weight.total if unit else 0.0 for unit in units)],
+        [0.0, *(unit.forward.total for unit in units)],
+        [0.0, *((unit.recompute + unit.backward_input).total for unit in units)],
+        [0.0, *(unit.backward_weight.total for unit in units)],
     ]
+
+
+def none_of_parts(shape: ModelShape) -> list[list[Any]]:
+    """No seconds in F, I and W of any part."""
+    return [[0.0] * (1 + len(units_in(shape)))] * 3
 
 
 def alone_of(pricing: Pricing) -> list[list[Any]]:
@@ -158,8 +163,8 @@ def alone_of(pricing: Pricing) -> list[list[Any]]:
     say: what a collective beside it makes longer."""
     units = units_of(pricing)
     return [
-        [unit.forward["compute"] if unit else 0.0 for unit in units],
-        [unit.backward["compute"] if unit else 0.0 for unit in units],
+        [unit.forward["compute"] for unit in units],
+        [unit.backward["compute"] for unit in units],
     ]
 
 
@@ -167,9 +172,9 @@ def to_hide(pricing: Pricing) -> list[list[Any]]:
     """Seconds of F, I and W that pairs of microbatches can hide: of all-to-alls, and what the GPU waits for
     launches. Without experts there are no pairs."""
     if pricing.job.shape.experts is None:
-        return [[0.0] * len(PARTS)] * 3
+        return none_of_parts(pricing.job.shape)
     passes = [
-        (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) if unit else ({}, {}, {})
+        (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight)
         for unit in units_of(pricing)
     ]
     hidden = [[one.get("ep", 0.0) + one.get("launch", 0.0) for one in line] for line in zip(*passes)]
@@ -179,12 +184,10 @@ def to_hide(pricing: Pricing) -> list[list[Any]]:
 def hidden_beside(pricing: Pricing) -> list[list[Any]]:
     """Seconds of F, I and W that hide in Megatron-Core's pairs of microbatches."""
     if not pricing.job.stack.hides_dispatch:
-        return [[0.0] * len(PARTS)] * 3
+        return none_of_parts(pricing.job.shape)
     units = units_of(pricing)
     paired = [
-        in_pairs(unit, 1.0 * (pricing.plan.ep > 1), pricing.slowdown)
-        if unit and "ep" in unit.forward
-        else unit
+        in_pairs(unit, 1.0 * (pricing.plan.ep > 1), pricing.slowdown) if "ep" in unit.forward else unit
         for unit in units
     ]
     alone, beside = (passes_of_units(some) for some in (units, paired))
@@ -203,7 +206,7 @@ def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
     """Seconds that a unit's gradients, and its weights, are on their way: [reduce, gather][line][unit]."""
     lines = (DATA_LINES, ["experts_dp" if pricing.job.shape.experts else "replicas"])
     ways = [
-        [collectives(pricing, kind) if exists(pricing.job, kind) else [] for kind in UNITS]
+        [collectives(pricing, kind) for kind in units_in(pricing.job.shape)]
         for collectives in (reduced_gradients, gathered_weights)
     ]
     return [[[sum_over(pricing, unit, groups) for unit in units] for groups in lines] for units in ways]
@@ -255,13 +258,16 @@ def waits_of(
         either(stays(job, pricing.plan), 0.0, 1.0) for stays in (keeps_weights, keeps_gradients)
     )
     reducing = times_each(reducing, reduces)
+    names = units_in(job.shape)
+    by_unit = partial(seconds_by_unit, names)
     places, alone = places_of(job.shape), map(by_unit, alone_of(pricing))
     ahead, back = (
         UnitTimes(by_unit(seconds[OF_UNITS]), each, pricing.slowdown)
         for seconds, each in zip((forward, backward), alone)
     )
     slower = by_unit([np.maximum(*lines) for lines in zip(*gathering)])
-    counts = (job.shape.layers - job.shape.moe_layers, job.shape.moe_layers, 1, 1)
+    (kinds,) = kinds_by_stage(job.shape, 1)
+    counts = [kinds.count(kind) for kind in names]
     again = times_each(gathering, every * gathers_again(job, pricing.plan))
     reduce, gather = map(by_unit, busier_line(counts, reducing, again))
     arriving = [wait_of_forward(place, job.stack, ahead, slower) for place in places]
@@ -269,5 +275,5 @@ def waits_of(
     return [[every * wait for wait in arriving], behind], [(1 - every) * wait for wait in arriving]
 
 
-def by_unit(seconds: Sequence[Any]) -> dict[str | None, Any]:
-    return {None: 0.0, **dict(zip(UNITS, seconds))}
+def seconds_by_unit(names: Sequence[str], seconds: Sequence[Any]) -> dict[str | None, Any]:
+    return {None: 0.0, **dict(zip(names, seconds))}

@@ -35,6 +35,7 @@ class AttentionLists(LayerParts):
             *self.norms_of_heads(False),
             *self.rotary(False),
             *self.core.forward(),
+            *self.output_gate(False),
             *self.tp.summed(result, result),
             *self.norms_behind(ATTENTION, False),
             self.residual(False),
@@ -47,6 +48,7 @@ class AttentionLists(LayerParts):
             *self.norms_behind(ATTENTION, True),
             *self.tp.gather(back),
             back,
+            *self.output_gate(True),
             *self.core.backward(),
             *self.rotary(True),
             *self.norms_of_heads(True),
@@ -58,6 +60,14 @@ class AttentionLists(LayerParts):
     @cached_property
     def weight_gradients(self) -> list:
         return self.weights(self.attention_matrices())
+
+    def core_again(self) -> list:
+        """What selective recomputation runs again of the core."""
+        return self.core.again()
+
+    def latent_again(self) -> list:
+        """What runs again where latent attention keeps its ranks alone."""
+        return [*self.latent.from_ranks(), *self.rotary(False)] if self.shape.latent else []
 
     def into_heads(self) -> list:
         """The products that give queries, keys and values, and what they gather."""
@@ -86,6 +96,13 @@ class AttentionLists(LayerParts):
         if not self.shape.qk_norm:
             return []
         return [self.elementwise("norms of heads", self.queries_and_keys, self.passes("norm", backward), 2)]
+
+    def output_gate(self, backward: bool) -> list[Operation]:
+        """The heads' results times the sigmoid of their gates; backward the gradients of both
+        (_apply_output_gate in megatron/core/transformer/attention.py)."""
+        elements = self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim
+        gate = self.elementwise("output gate", elements, 5 if backward else 3)
+        return [gate] * self.shape.output_gate
 
     @property
     def queries_and_keys(self):

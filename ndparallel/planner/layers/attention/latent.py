@@ -14,7 +14,7 @@ Glossary
 from gpu import Operation
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.parts import LayerParts
-from ndparallel.planner.models.shape import Linear
+from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import anywhere
 
 

@@ -6,7 +6,7 @@ Glossary: see `ndparallel.planner.layers.experts.rows`.
 from gpu import Operation
 from ndparallel.planner.layers.experts.rows import ExpertRows
 from ndparallel.planner.layers.layer_kernels import matmul_shape
-from ndparallel.planner.models.shape import Linear
+from ndparallel.planner.models.matrices import Linear
 
 
 class ExpertMatrices(ExpertRows):

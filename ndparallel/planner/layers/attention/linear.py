@@ -1,0 +1,172 @@
+"""Linear attention's half of a layer, by the gated delta rule: products into heads, a convolution, the rule
+itself, a gated norm, and the product out of heads.
+
+Idea   The rule goes over a sequence chunk by chunk. Inside a chunk its kernels multiply, and from chunk to
+       chunk a head hands on its state: so they are as fast as there are heads and sequences to go over at
+       once, and take as long for a token whatever the sequence's length. Forward and backward stand next to
+       each other.
+Cost   Of every token and head: 3 products of chunk x key_dim, 2 of chunk x value_dim, 3 of key_dim x
+       value_dim; backward 7, 7 and 8, as they recompute (fla/ops/gated_delta_rule/chunk.py and
+       fla/ops/common, fla-org/flash-linear-attention of 2026).
+Limit  The rates are those of flash-linear-attention's Triton kernels; FlashQLA's take half of the time.
+       Triangular matrices are multiplied whole; what solves with one is not counted.
+
+Glossary
+    chunk    tokens that the rule multiplies at once
+    states   sequences x heads of values that a GPU goes over at the same time
+    mixed    queries, keys and values of a token together, which pass the convolution
+"""
+
+from functools import cached_property
+
+from gpu import Operation
+from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.layers.parts import ATTENTION, LayerParts
+from ndparallel.planner.models.attentions import GatedDeltaNet
+from ndparallel.planner.models.matrices import Linear
+from ndparallel.planner.numbers import anywhere
+
+CHUNK = 64  # chunk_size of chunk_gated_delta_rule
+KERNELS = {"forward": 4, "backward": 9}  # chunk_gated_delta_rule_fwd, chunk_gated_delta_rule_bwd
+# of each token and head: products of chunk x key_dim, of chunk x value_dim, and of key_dim x value_dim
+PRODUCTS = {"forward": (3, 2, 3), "backward": (7, 7, 8)}
+# arrays that these kernels read and write: of keys, of values, of chunk x chunk, and of a state a chunk
+ARRAYS = {"forward": (6, 6, 1, 2), "backward": (21, 15, 2, 4)}
+
+
+class LinearAttentionLists(LayerParts):
+    """Writes linear attention's half of a layer."""
+
+    @cached_property
+    def net(self) -> GatedDeltaNet:
+        if self.shape.linear is None:
+            raise ValueError(f"{self.shape.name} has no linear attention.")
+        return self.shape.linear
+
+    @cached_property
+    def matrices(self) -> tuple[Linear, ...]:
+        return self.net.matrices(self.shape.hidden)
+
+    @cached_property
+    def forward(self) -> list:
+        into, out = (self.product(matrix, "forward") for matrix in self.matrices)
+        return [
+            *self.norms_before(ATTENTION, False),
+            *self.tp.gather(into),
+            into,
+            *self.over_cp(self.matrices[0].outputs),
+            *self.convolution(False),
+            *self.heads_apart(False),
+            self.delta_rule("forward"),
+            *self.gated_norm(False),
+            *self.over_cp(self.net.values),
+            *self.tp.summed(out, out),
+            *self.norms_behind(ATTENTION, False),
+            self.residual(False),
+        ]
+
+    @cached_property
+    def backward(self) -> list:
+        into, out = (self.product(matrix, "dgrad") for matrix in self.matrices)
+        half = [
+            *self.norms_behind(ATTENTION, True),
+            *self.tp.gather(out),
+            out,
+            *self.over_cp(self.net.values),
+            *self.gated_norm(True),
+            self.delta_rule("backward"),
+            *self.heads_apart(True),
+            *self.convolution(True),
+            *self.over_cp(self.matrices[0].outputs),
+            *self.tp.gather_again(into),
+            *self.tp.summed(into, self.product(self.matrices[0], "wgrad"), True),
+            *self.norms_before(ATTENTION, True),
+        ]
+        return self.with_residual(half)
+
+    @cached_property
+    def weight_gradients(self) -> list:
+        return self.weights(self.matrices)
+
+    def core_again(self) -> list:
+        """Selective recomputation of attention's core leaves linear attention alone."""
+        return []
+
+    def latent_again(self) -> list:
+        return []
+
+    # ---- between the products
+
+    def delta_rule(self, direction: str) -> Operation:
+        """The kernels of the rule over all chunks. Their rate depends on the number of states."""
+        net, tokens = self.net, self.of_tokens(self.net.value_heads)
+        by_key, by_value, by_state = PRODUCTS[direction]
+        state = net.key_dim * net.value_dim
+        flops = CHUNK * (by_key * net.key_dim + by_value * net.value_dim) + by_state * state
+        keys, values, squares, states = ARRAYS[direction]
+        moved = keys * net.key_dim + values * net.value_dim + squares * CHUNK + states * state / CHUNK
+        at_once = self.share.micro_batch * net.value_heads / self.share.tp / self.share.cp
+        return Operation(
+            "linear attention",
+            f"delta-rule {direction}",
+            (tokens, at_once, net.key_dim),
+            self.share.dtype,
+            2.0 * flops * tokens,
+            moved * tokens * self.itemsize,
+            KERNELS[direction],
+        )
+
+    def of_tokens(self, width):
+        """Elements of an array that has so many for each of the rank's tokens."""
+        return self.share.rows * width / self.share.tp
+
+    def convolution(self, backward: bool) -> list[Operation]:
+        """A convolution over a few tokens, and a copy that makes its channels contiguous; backward the copy
+        joins the gradients of all that one product gave."""
+        mixed, joined = self.of_tokens(self.net.mixed), self.of_tokens(self.matrices[0].outputs)
+        convolve = self.elementwise("convolution", mixed, 3 if backward else 2)
+        if backward:
+            return [convolve, self.elementwise("join heads", joined, 2)]
+        return [self.elementwise("mixed apart", mixed, 2), convolve]
+
+    def heads_apart(self, backward: bool) -> list[Operation]:
+        """Norms of queries and keys, and their copies for each of the heads of values that they serve;
+        forward values and gates are made contiguous too (_prepare_input_for_gated_delta_rule in
+        megatron/core/ssm/gated_delta_net/common.py)."""
+        net = self.net
+        once, copied = self.of_tokens(2 * net.keys), self.of_tokens(2 * net.value_heads * net.key_dim)
+        norms = self.elementwise("norms of heads", once, 3 if backward else 4, 1 if backward else 2)
+        copies = self.elementwise("heads of keys", once + copied, 1, 2)
+        if backward:
+            return [copies, norms]
+        return [norms, copies, self.elementwise("values apart", self.of_tokens(2 * net.values), 2, 2)]
+
+    def gated_norm(self, backward: bool) -> list[Operation]:
+        """A norm of each head, times its gate; of several sequences a copy that puts tokens first again."""
+        values, several = self.of_tokens(self.net.values), 1 * (self.share.micro_batch > 1)
+        normed = self.elementwise("gated norm", values, 5 if backward else 3)
+        copied = self.elementwise("heads to rows", several * values, 2, several)
+        return [copied, normed] if backward else [normed, copied]
+
+    def over_cp(self, width: int) -> list:
+        """From a part of the sequence with all heads to all of it with a part of the heads, or back: an
+        all-to-all over cp, and copies that put heads and tokens in order (tensor_a2a_cp2hp in the same
+        file)."""
+        if not anywhere(self.share.cp > 1):
+            return []
+        elements, there = self.of_tokens(width), 1 * (self.share.cp > 1)
+        return [
+            CollectiveOp("cp heads", "all_to_all", "cp", elements * self.itemsize),
+            self.elementwise("order heads", there * elements, 4, 2 * there),
+        ]
+
+    # ---- memory
+
+    @property
+    def kept(self):
+        """Numbers kept from forward to backward: what goes into the convolution, what the rule takes, with
+        its queries and keys before and behind their copies, its inverse of each chunk, what it gives, the
+        gate, and what goes into the last product."""
+        net = self.net
+        heads = net.value_heads * (2 * net.key_dim + net.value_dim + CHUNK)
+        return self.of_tokens(net.mixed + 2 * net.keys + heads + 2 * net.values)
