@@ -18,7 +18,7 @@ from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program, scheduled, slots_in, whole
-from ndparallel.launch_flags.settings import Configuration, flat, read_value
+from ndparallel.launch_flags.settings import Configuration, Settings, flat, read_value
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.shell_files import around
 from ndparallel.launch_flags.shell_words import LARGEST
@@ -113,6 +113,19 @@ def renamed(config: Configuration) -> Configuration:
             del found[key]
             found |= {now: values[value]} if value in values else {}
     return found
+
+
+def optimizer_of(settings: Settings, words: Configuration) -> str:
+    """The optimizer's name: of two, the configuration's counts (deepspeed_optim_sched in
+    transformers/integrations/deepspeed.py). One in 8 bits is DeepSpeedCPUAdam on the host
+    (map_pytorch_optim_to_deepspeed in accelerate/utils/deepspeed.py)."""
+    own, asked = settings.value("optimizer.type"), str(words.get("optim") or "adamw")
+    replaced = is_on_host(settings) and settings.given.get("zero_force_ds_cpu_optimizer", True)
+    return str(own or ("adamw" if replaced and "8bit" in asked else asked))
+
+
+def is_on_host(settings: Settings) -> bool:
+    return settings.text(fields.DEEPSPEED_HOST) not in ("none", "None")
 
 
 # -------------------------------------------------------------------------------------------- kinds of files

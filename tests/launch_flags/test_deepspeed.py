@@ -17,8 +17,9 @@ from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.deepspeed import FILE, emit_deepspeed, nested
+from ndparallel.launch_flags.deepspeed_notes import NOT_MODELLED
 from ndparallel.launch_flags.frozen import frozen
-from ndparallel.launch_flags.read_deepspeed import NOT_MODELLED, read_deepspeed
+from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import Plan, TrainingJob
@@ -367,11 +368,39 @@ def test_an_automatic_buffer_of_gradients_is_the_square_of_the_models_width():
     assert read(changed(zero_reduce_bucket_size="auto")).job.stack.reduce_bucket == 4096**2
 
 
+SIZES = {
+    "stage3_max_live_parameters": ("live_weights", 2e8),
+    "stage3_max_reuse_distance": ("reuse_distance", 3e8),
+    "sub_group_size": ("sub_group", 4e8),
+}
+
+
+def test_what_zero_3_holds_for_a_while_is_read_and_written():
+    found = read(changed(**{f"zero_{key}": size for key, (_, size) in SIZES.items()}))
+    assert [getattr(found.job.stack, name) for name, _ in SIZES.values()] == [2e8, 3e8, 4e8]
+    text = emit_deepspeed(found.job, found.plan)
+    assert all(f'"{key}": {size:.0f}' in text for key, (_, size) in SIZES.items())
+    assert read(text, None).job == found.job
+    assert "stage3" not in emit_deepspeed(found.job, replace(found.plan, zero=2))
+    for key in SIZES:
+        with pytest.raises(UserError, match=f"{key} = -1: give a number from 0 on"):
+            read(changed(**{f"zero_{key}": -1}))
+
+
+@pytest.mark.parametrize(
+    ("stage", "numbers", "is_said"), [(3, 1e5, False), (3, "auto", False), (3, 1e9, True), (2, 1e9, False)]
+)
+def test_a_threshold_below_which_matrices_stay_whole_is_said(stage, numbers, is_said):
+    notes = read(changed(zero_stage=stage, zero_stage3_param_persistence_threshold=numbers)).notes
+    assert any("all matrices are sharded" in note for note in notes) == is_said
+
+
 @pytest.mark.parametrize(("numbers", "ahead"), [(0, False), (5e7, True), ("auto", True)])
 def test_weights_are_not_gathered_ahead_where_their_bucket_is_empty(numbers, ahead):
     """__prefetch_bucket_sz in deepspeed/runtime/zero/partitioned_param_coordinator.py."""
     stack = read(changed(zero_stage3_prefetch_bucket_size=numbers)).job.stack
     assert (stack.prefetch, stack.dp_overlap) == (ahead, True)
+    assert stack.live_weights == (1e9 if ahead else 0)
 
 
 @pytest.mark.parametrize(
