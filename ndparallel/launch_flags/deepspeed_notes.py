@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.deepspeed_adapters import note_on_matrices, switch_of
 from ndparallel.launch_flags.deepspeed_settings import WEIGHTS_HOST, optimizer_of
 from ndparallel.launch_flags.frozen import frozen
 from ndparallel.launch_flags.reading import Beside
@@ -20,19 +21,6 @@ SEQUENCE = (
     *("sequence_len", "seq_length"),
 )
 RECOMPUTES = (fields.TRANSFORMERS_RECOMPUTE, "activation_checkpointing", "grad_checkpoint")
-ADAPTERS = (  # the first that is there decides
-    *(
-        "use_peft",
-        "use_lora",
-        "use_llm_lora",
-        "lora_enable",
-        "qlora",
-        "adapter",
-        "finetuning_type",
-        "tuner_type",
-    ),
-    *("train_type", "sft_type", "lora_r", "lora_rank", "lora_alpha"),
-)
 ADAM = re.compile(
     r"(?:paged_)?(?:mu)?adamw?(?:_(?:hf|torch|fused|apex|npu|xla|bnb|8bit|32bit))*", re.IGNORECASE
 )
@@ -47,6 +35,8 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
     "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "all of the optimizer is on the host"),
     "zero_optimization.zero_hpz_partition_size": ((0, 1), "weights are gathered over all ranks"),
     "zero_optimization.zero_quantized_weights": ((False,), "weights travel in 16 bits"),
+    "zero_optimization.zero_quantized_nontrainable_weights": ((False,), "frozen weights have 16 bits"),
+    "zero_optimization.stage3_use_all_reduce_for_fetch_params": ((False,), "weights are gathered"),
     "zero_optimization.zero_quantized_gradients": ((False,), "gradients travel in 16 bits"),
     "zero_optimization.mics_shard_size": ((-1, 0), "weights are sharded over all ranks"),
     "bf16.bf16_master_weights_and_grads": ((False,), "the optimizer's weights have 32 bits"),
@@ -64,11 +54,18 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
     "progressive_layer_drop.enabled": ((False,), "every layer runs"),
     "curriculum_learning.enabled": ((False,), "sequences are all as long"),
     "data_efficiency.enabled": ((False,), "sequences are all as long"),
+    "elasticity.enabled": ((False,), "the batch is the one that is given"),
+    "autotuning.enabled": ((False,), "it tunes nothing"),
+    "eigenvalue.enabled": ((False,), "it computes no eigenvalues"),
+    "quantize_training.enabled": ((False,), "weights stay in 16 bits"),
+    "sparse_gradients": ((False,), "all gradients are dense"),
     "wall_clock_breakdown": ((False,), "nothing waits to be timed"),
     "hybrid_engine.enabled": ((False,), "it trains and generates nothing"),
 }
 PARTS = {  # tables of which none is there, or none of their switches is on
     "zero_optimization.zenflow": "every step updates all weights",
+    "zero_optimization.zeropp_loco_param": "gradients travel in 16 bits, and no errors are kept",
+    "sparse_attention": "attention sees all that its mask leaves",
     "compression_training": "weights and activations are whole, in 16 bits",
 }
 PROGRAMS = {  # the same of the program's arguments
@@ -78,6 +75,7 @@ PROGRAMS = {  # the same of the program's arguments
     **dict.fromkeys(
         ("beta", "pref_beta", "rlhf_type", "rl"), "it learns the next token of one sequence each"
     ),
+    **dict.fromkeys(("use_dora", "modules_to_save", "lora_modules_to_save"), "adapters are plain, and alone"),
     **dict.fromkeys(("vision_tower", "vision_path"), "the model is the language's alone"),
 }
 
@@ -96,6 +94,10 @@ def notes_on_settings(settings: Settings, job: TrainingJob, by: str) -> Iterator
         if any(switches or own):
             yield f"{part} is not modelled: {instead}."
     yield from notes_on_numbers(settings)
+    if settings.given.get(HOST) in ("cpu", "nvme") and not job.offload:
+        yield f"{HOST} is ZeRO's: without it the optimizer stays on the GPU."
+    if settings.given.get(WEIGHTS_HOST) in ("cpu", "nvme") and settings.number(STAGE, 0) != 3:
+        yield f"{WEIGHTS_HOST} is ZeRO-3's: without it weights stay on the GPU."
     yield from note_on_persistence(settings, job)
     if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
         yield f"Not given, so as {by} has it: {said}."
@@ -116,9 +118,9 @@ def what_the_program_leaves(
     words: Configuration, job: TrainingJob, plan: Plan, beside: Beside
 ) -> Iterator[str]:
     """Sentences about what its arguments do not say, or say and is not read."""
-    found = next((name for name in ADAPTERS if name in words), "")
-    if found and words[found] not in (False, "full", "none") and not beside.adapters:
-        yield f"--{found} of the program is not read: give --lora or --qlora, with the rank."
+    if (switch := switch_of(words)) and not beside.adapters:
+        unread = f"--{switch} of the program is not read: give --lora or --qlora, with the rank."
+        yield from note_on_matrices(words) if job.adapters else [unread]
     for name, instead in PROGRAMS.items():
         if words.get(name, False) is not False:
             yield f"--{name} of the program is not modelled: {instead}."

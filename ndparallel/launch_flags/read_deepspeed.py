@@ -15,6 +15,7 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.deepspeed_adapters import adapters_in
 from ndparallel.launch_flags.deepspeed_notes import (
     RECOMPUTES,
     SEQUENCE,
@@ -30,6 +31,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import DEEPSPEED
 from ndparallel.planner.stack import Stack
 
@@ -59,8 +61,9 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
         plan.dp * plan.micro_batch * accumulation(settings, plan),
         moments="8bit" if "8bit" in optimizer_of(settings, words) else "fp32",
         offload=("optimizer",) if is_on_host(settings) else (),
-        adapters=beside.adapters,
+        adapters=beside.adapters or adapters_in(words),
     )
+    checked_size(job.global_batch, "its batch")
     check(job, plan)
     unsaid = what_the_program_leaves(words, job, plan, beside)
     by = f"{release('deepspeed')}{' under Accelerate' if found.defaults else ''}"
@@ -168,7 +171,7 @@ def stack_from(settings: Settings, shape: ModelShape) -> Stack:
     """DeepSpeed, what travels beside compute (overlap_comm_valid in deepspeed/runtime/zero/config.py), and
     the sizes of what its memory holds for a while."""
     asked = settings.value(fields.DEEPSPEED_BESIDE)
-    beside = settings.number(STAGE, 0) == 3 if asked is None else bool(asked)
+    beside = settings.number(STAGE, 0) == 3 if asked is None else settings.switch(fields.DEEPSPEED_BESIDE)
     bucket, keys = fields.DEEPSPEED_BUCKET, fields.DEEPSPEED_SIZES
     sizes: dict[str, Any] = {
         name: size_of(settings, key, key == bucket, shape.hidden) for name, key in keys.items()

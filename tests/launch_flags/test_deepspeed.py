@@ -346,7 +346,7 @@ def test_of_recomputation_it_is_said_where_no_argument_has_it():
 @pytest.mark.parametrize("key", NOT_MODELLED)
 def test_what_is_modelled_is_not_said_and_all_else_is(key):
     modelled, instead = NOT_MODELLED[key]
-    for value, is_said in [*((value, False) for value in modelled), ("other", True)]:
+    for value, is_said in [*((value, False) for value in modelled), ("nvme", True)]:
         config = ZERO_3 | nested({key: value})
         config["zero_optimization"] = ZERO_3["zero_optimization"] | config["zero_optimization"]
         config["bf16"] = ZERO_3["bf16"] | config["bf16"]
@@ -413,6 +413,22 @@ def test_weights_are_not_gathered_ahead_where_their_bucket_is_empty(numbers, ahe
 )
 def test_parts_that_are_on_and_not_modelled_are_said(given, is_said):
     assert any("is not modelled" in note for note in read(changed(**given)).notes) == is_said
+
+
+def test_an_optimizer_on_the_host_is_read_where_there_is_zero():
+    away = {"zero_offload_optimizer": {"device": "cpu"}}
+    words = "offload_optimizer.device is ZeRO's: without it the optimizer stays on the GPU"
+    for stage, offload in ((0, ()), (1, ("optimizer",)), (3, ("optimizer",))):
+        found = read(changed(zero_stage=stage, **away))
+        assert found.job.offload == offload
+        assert any(words in note for note in found.notes) == (not offload)
+
+
+def test_a_dot_in_a_name_leads_to_no_table_and_what_a_terminal_obeys_is_shown():
+    found = read(ZERO_3 | {"zero_optimization.stage": 1, "a\nb\x1b[31m": 1, "k" * 5000: 1})
+    (said,) = (note for note in found.notes if "left out" in note)
+    assert found.plan.zero == 3 and "zero_optimization . stage" in said
+    assert said.isprintable() and "a\\nb\\x1b[31m" in said and len(said) < 500
 
 
 def test_experts_are_read_where_autoep_is_on():
@@ -486,6 +502,15 @@ def test_every_setting_that_changes_a_step_and_is_not_modelled_is_said():
         (changed(zero_reduce_bucket_size=0), {}, "reduce_bucket_size = 0: give a number from 1 on, or auto"),
         (changed(bf16={"enabled": "yes"}), {}, "bf16.enabled = 'yes'"),
         (changed(sequence_parallel_size=2), {}, "Ulysses"),
+        (ZERO_3 | {"zero_optimization": 3}, {}, "zero_optimization = 3: it is a table"),
+        (ZERO_3 | {"bf16": True}, {}, "bf16 = True: it is a table"),
+        (ZERO_3 | {"optimizer": ["Adam"]}, {}, "optimizer = \\['Adam'\\]: it is a table"),
+        (changed(zero_offload_optimizer="cpu"), {}, "offload_optimizer = 'cpu': it is a table"),
+        (changed(zero_offload_optimizer={"device": "disk"}), {}, "'disk': it is none, cpu or nvme"),
+        (changed(zero_cpu_offload="true"), {}, "cpu_offload = 'true': it is true or false"),
+        (changed(zero_overlap_comm="false"), {}, "overlap_comm = 'false'"),
+        (changed(fp16={"enabled": True}), {}, "both true, which DeepSpeed refuses"),
+        (changed(gradient_accumulation_steps=10**30), {}, "its batch is 16.*; it must be from 1 to"),
         (changed(tensor_parallel={"autotp_size": 3}), {}, "tp 3 x pp 1 does not divide 8 GPUs"),
         (changed(tensor_parallel={"autotp_size": 2}, pipeline={"stages": 3}), {}, "tp 2 x pp 3 does not"),
         (ZERO_3, {"variables": {"per_device_train_batch_size": "1"}}, "is 2 in its configuration, and --per"),
