@@ -424,6 +424,22 @@ def test_an_optimizer_on_the_host_is_read_where_there_is_zero():
         assert any(words in note for note in found.notes) == (not offload)
 
 
+@pytest.mark.parametrize(("device", "most"), [("cpu", "at the most"), ("nvme", "or more")])
+def test_of_weights_on_the_host_it_is_said_what_they_change(device, most):
+    """8.03 billion parameters over 8 GPUs are 2.01 GB, which an H100's link (PCIe 5.0, 49.6 GB/s reached)
+    brings in 40.5 ms: for 4 microbatches 8 times."""
+    (said,) = (
+        note for note in read(changed(zero_offload_param={"device": device})).notes if "offload_param" in note
+    )
+    assert "So memory is 2.01 GB too large" in said and f"324 ms {most}" in said
+    (other,) = (
+        note
+        for note in read(changed(zero_stage=2, zero_offload_param={"device": device})).notes
+        if "offload_param" in note
+    )
+    assert "is ZeRO-3's: without it weights stay on the GPU" in other
+
+
 def test_a_dot_in_a_name_leads_to_no_table_and_what_a_terminal_obeys_is_shown():
     found = read(ZERO_3 | {"zero_optimization.stage": 1, "a\nb\x1b[31m": 1, "k" * 5000: 1})
     (said,) = (note for note in found.notes if "left out" in note)
