@@ -76,6 +76,7 @@ ROOMS = {
         [
             "tests/planner/test_memory.py",
             "tests/planner/test_memory_by_hand.py",
+            "tests/planner/test_deepspeed_memory.py",
             "tests/planner/test_states.py",
             "tests/planner/test_windows_and_prediction.py",
             "tests/ladder/test_rung3_framework.py",
@@ -180,9 +181,12 @@ ROOMS = {
     "deepspeed": Room(
         [
             f"ndparallel/launch_flags/{name}.py"
-            for name in ("deepspeed", "deepspeed_settings", "read_deepspeed")
+            for name in (
+                *("deepspeed", "deepspeed_settings", "deepspeed_notes", "deepspeed_adapters"),
+                *("hjson", "read_deepspeed"),
+            )
         ],
-        ["tests/launch_flags/test_deepspeed.py"],
+        ["tests/launch_flags/test_deepspeed.py", "tests/launch_flags/test_deepspeed_programs.py"],
     ),
     "contention": Room(
         [*files_of("ndparallel/contention"), "ndparallel/results/contention.py"],

@@ -35,7 +35,7 @@ from ndparallel.planner.software import find_stack
 STACKS = ("deepspeed", "deepspeed-2021")
 FILE = "deepspeed_by_ndparallel.json"  # that the script writes: no name that a user may have given to another
 # of a software stack: what keys choose, or the program
-FREE = ("attention", "dp_overlap", "prefetch", "reduce_bucket")
+FREE = ("attention", "dp_overlap", "prefetch", *fields.DEEPSPEED_SIZES)
 FOUND_EXPERTS = "Mixtral, Qwen3-MoE, Qwen3.5-MoE, DeepSeek-V2 and DeepSeek-V3"
 
 
@@ -108,8 +108,7 @@ def configuration(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Any]]:
     yield fields.DEEPSPEED_ZERO, plan.zero
     if plan.zero:
         yield fields.DEEPSPEED_BESIDE, job.stack.running(plan.zero, plan.pp).dp_overlap
-        if job.stack.reduce_bucket not in (0.0, find_stack(job.stack.name).reduce_bucket):
-            yield fields.DEEPSPEED_BUCKET, int(job.stack.reduce_bucket)
+        yield from sizes(job, plan)
     for name, key in fields.DEEPSPEED_DEGREES.items():
         if (degree := int(getattr(plan, name))) > 1:
             yield key, degree
@@ -123,6 +122,15 @@ def configuration(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Any]]:
         yield from params(job, plan)
     if job.moments == "8bit":
         yield "zero_allow_untested_optimizer", True
+
+
+def sizes(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, int]]:
+    """What is set of its memory, and not as DeepSpeed has it by itself."""
+    own = find_stack(job.stack.name)
+    for name, key in fields.DEEPSPEED_SIZES.items():
+        size = getattr(job.stack, name)
+        if size != getattr(own, name) and (plan.zero == 3 or key == fields.DEEPSPEED_BUCKET and size):
+            yield key, int(size)
 
 
 def params(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:

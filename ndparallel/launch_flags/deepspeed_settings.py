@@ -3,7 +3,7 @@
 Idea   A configuration is JSON. A command names it, or a file of Accelerate's that says the same in its own
        words, or a file of the program's arguments, as LLaMA-Factory and axolotl take one. What stands there
        as "auto" the arguments say, by the names that transformers' TrainingArguments have.
-Limit  No comments in JSON, which DeepSpeed passes over.
+Limit  JSON may have comments (hjson.py), but no words without quotes.
 """
 
 import json
@@ -17,8 +17,10 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.deepspeed_adapters import MATRICES
+from ndparallel.launch_flags.hjson import plain_json
 from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program, scheduled, slots_in, whole
-from ndparallel.launch_flags.settings import Configuration, flat, read_value
+from ndparallel.launch_flags.settings import Configuration, Settings, flat, read_value
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.shell_files import around
 from ndparallel.launch_flags.shell_words import LARGEST
@@ -34,6 +36,7 @@ CONFIGS = ("deepspeed_config", "deepspeed")  # arguments that name the configura
 ACCELERATE = re.compile(r"^(?:distributed_type|deepspeed_config)[ \t]*:", re.MULTILINE)
 PROGRAMS = re.compile(r"^deepspeed[ \t]*:", re.MULTILINE)  # a file of a program's arguments
 AXOLOTL = {"micro_batch_size": fields.TRANSFORMERS_MICRO, "optimizer": "optim"}  # its words, transformers'
+YAML = (".yaml", ".yml")
 EMPTY = ("", "~", "null", None)  # values in YAML
 SWIFT = re.compile(r"zero(?P<stage>[0-3])(?P<host>_offload)?")  # ms-swift's own files, in its swift/config
 OPTIONS_OF_ACCELERATE = {"config_file", "use_deepspeed", "deepspeed_config_file"}
@@ -51,6 +54,11 @@ OLDER_SWITCHES: dict[str, tuple[str, dict[bool, Any]]] = {  # what they are toda
     "zero_optimization.cpu_offload_param": (WEIGHTS_HOST, {True: "cpu"}),
     "zero_optimization": (fields.DEEPSPEED_ZERO, {True: 1, False: 0}),
 }
+TABLES = (
+    *("zero_optimization", "bf16", "fp16", "optimizer", "tensor_parallel", "expert_parallel", "pipeline"),
+    *("activation_checkpointing", "zero_optimization.offload_optimizer", "zero_optimization.offload_param"),
+)
+DEVICES = (None, "none", "cpu", "nvme")  # deepspeed/runtime/zero/offload_config.py
 MEGATRON = ("num_layers", "tensor_model_parallel_size")  # arguments of Megatron-DeepSpeed's programs
 DOCUMENT = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")  # cat <<END > FILE
 TARGET = re.compile(r">[ \t]*(\"[^\"]*\"|[^\s<>]+)")
@@ -73,11 +81,11 @@ def job_of(text: str, variables: Mapping[str, str], folder: Path | None) -> Deep
     command that launches DeepSpeed counts; of `variables` those with names are arguments of the program too.
     Raises UserError for what is none of these."""
     own = {name: value for name, value in variables.items() if not name.isdecimal()}
-    if text.lstrip().startswith("{"):
+    if plain_json(text).lstrip().startswith("{"):
         found = DeepspeedJob(of_json(text), {}, 0)
-    elif ACCELERATE.search(text):
+    elif ACCELERATE.search(alone := without_documents(text)[0]):
         found = of_accelerate(accelerates(text), folder, {})
-    elif PROGRAMS.search(text):
+    elif PROGRAMS.search(alone):
         words = words_in(text)
         found = DeepspeedJob(named(words.get("deepspeed", ""), folder, {}), words, 0)
     else:
@@ -103,7 +111,23 @@ def filled(job: DeepspeedJob) -> Configuration:
                 f"{key} is {brief(found[key])} in its configuration, and --{argument} {brief(value)}: "
                 "transformers refuses that; make them equal, or write auto."
             )
+    refuse_what_it_refuses(found)
     return found
+
+
+def refuse_what_it_refuses(config: Configuration) -> None:
+    """Raise UserError for values that DeepSpeed stops at, or would take for others."""
+    for key in TABLES:
+        if config.get(key) is not None:
+            raise UserError(f"{key} = {brief(config[key])}: it is a table, {{...}}.")
+    for key in OLDER_SWITCHES:
+        if config.get(key) is not None:
+            raise UserError(f"{key} = {brief(config[key])}: it is true or false.")
+    for key in (fields.DEEPSPEED_HOST, WEIGHTS_HOST):
+        if (device := config.get(key)) not in DEVICES:
+            raise UserError(f"{key} = {brief(device)}: it is none, cpu or nvme.")
+    if config.get("bf16.enabled") is True is config.get("fp16.enabled"):
+        raise UserError("bf16.enabled and fp16.enabled are both true, which DeepSpeed refuses: keep one.")
 
 
 def renamed(config: Configuration) -> Configuration:
@@ -115,25 +139,41 @@ def renamed(config: Configuration) -> Configuration:
     return found
 
 
+def optimizer_of(settings: Settings, words: Configuration) -> str:
+    """The optimizer's name: of two, the configuration's counts (deepspeed_optim_sched in
+    transformers/integrations/deepspeed.py). One in 8 bits is DeepSpeedCPUAdam on the host
+    (map_pytorch_optim_to_deepspeed in accelerate/utils/deepspeed.py)."""
+    own, asked = settings.value("optimizer.type"), str(words.get("optim") or "adamw")
+    replaced = is_on_host(settings) and settings.given.get("zero_force_ds_cpu_optimizer", True)
+    return str(own or ("adamw" if replaced and "8bit" in asked else asked))
+
+
+def is_on_host(settings: Settings) -> bool:
+    """Whether the optimizer is on the host, which is ZeRO's to do."""
+    if not settings.number(fields.DEEPSPEED_ZERO, 0):
+        return False
+    return settings.text(fields.DEEPSPEED_HOST) not in ("none", "None")
+
+
 # -------------------------------------------------------------------------------------------- kinds of files
 
 
 def of_json(text: str) -> Configuration:
     """The fields of a configuration. Raises UserError for what is none."""
     try:
-        config = json.loads(text, object_pairs_hook=once)
+        config = json.loads(plain_json(text), object_pairs_hook=once)
     except RecursionError:
         raise UserError("its configuration is nested too deeply.") from None
     except json.JSONDecodeError as error:
-        raise UserError(f"line {error.lineno} is no JSON: {error.msg}. Comments are not read.") from None
+        raise UserError(f"line {error.lineno} is no JSON: {error.msg}.") from None
     if not isinstance(config, dict):
         raise UserError("its configuration is no JSON object, {...}.")
     return flat(config)
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raise UserError for a name that stands twice, as DeepSpeed does."""
-    table = dict(pairs)
+    """Raise UserError for a name that stands twice, as DeepSpeed does. A dot in a name leads to no table."""
+    table = {name.replace(".", " . "): value for name, value in pairs}
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
         raise UserError(f"{brief(max(names, key=names.count))} stands twice in its configuration: keep one.")
@@ -150,6 +190,8 @@ def words_in(text: str) -> dict[str, str]:
     """The arguments in a file of a program's: those that are one word."""
     said = mapping({"the file": loaded(text)}, "the file")
     words = {AXOLOTL.get(name, name): value for name, value in said.items() if value not in EMPTY}
+    for name in words.keys() & {*MATRICES}:
+        words[name] = ",".join(map(str, words[name])) if isinstance(words[name], list) else words[name]
     return {
         name: "true" if (name, value) == ("bf16", "auto") else value
         for name, value in words.items()
@@ -191,7 +233,7 @@ def of_script(text: str, variables: Mapping[str, str], folder: Path | None) -> D
     for words in script.commands[::-1]:
         launcher, program = launcher_and_program(words)
         launcher = launcher or words  # its program has no name here
-        arguments, own = programs_arguments(program, folder), arguments_of(launcher)
+        arguments, own = programs_arguments(program, folder, documents), arguments_of(launcher)
         if file := own.get("config_file"):
             own = accelerates(found_text(file, folder, documents)) | own
         if own.keys() & OPTIONS_OF_ACCELERATE:
@@ -202,6 +244,8 @@ def of_script(text: str, variables: Mapping[str, str], folder: Path | None) -> D
             refuse_megatrons(arguments)
             config = named(file, folder, documents)
             return DeepspeedJob(config, arguments, gpus_of(launcher, own, script.variables))
+    for file in filter(None, (file_of_arguments(launcher_and_program(each)[1]) for each in script.commands)):
+        found_text(file, folder, documents, "its arguments")
     raise UserError(
         "it is no configuration of DeepSpeed (JSON), no file of Accelerate's, and no command that names one "
         "with --deepspeed, --deepspeed_config or --config_file."
@@ -224,26 +268,35 @@ def refuse_megatrons(arguments: Mapping[str, str]) -> None:
         raise UserError(f"--{found[0].replace('_', '-')} is Megatron's: take --from-megatron.")
 
 
-def programs_arguments(words: list[str], folder: Path | None) -> dict[str, str]:
+def programs_arguments(words: list[str], folder: Path | None, documents: Mapping[str, str]) -> dict[str, str]:
     """The arguments in a program's command, and in a file of them that it names and that is found."""
-    found = arguments_of(words)
-    alone = words[0] if words and not words[0].startswith("-") else ""
-    file = found.get("config", alone)
-    path = around(file, folder) if file.endswith((".yaml", ".yml")) else None
-    return (words_in(read_text(path, LARGEST)) if path else {}) | found
+    file = file_of_arguments(words)
+    text = documents.get(file) or ((path := around(file, folder)) and read_text(path, LARGEST))
+    return (words_in(text) if file and text else {}) | arguments_of(words)
+
+
+def file_of_arguments(words: list[str]) -> str:
+    """The file of a program's arguments that stands alone in its command, as in `llamafactory-cli train
+    FILE`, or behind --config; "" where there is none."""
+    alone = (word for before, word in zip(["", *words], words) if word.endswith(YAML) and before[:1] != "-")
+    file = arguments_of(words).get("config") or next(alone, "")
+    return file if file.endswith(YAML) else ""
 
 
 def arguments_of(words: Iterable[str]) -> dict[str, str]:
-    """Arguments by their names: --bf16 true, --max-length=2048; "true" where no value stands."""
-    found, name = dict[str, str](), ""
+    """Arguments by their names: --bf16 true, --max-length=2048; "true" where no value stands. Of several
+    values the first, but those of a list of matrices, with commas."""
+    found, name, listed = dict[str, str](), "", ""
     for word in words:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             name = name.replace("-", "_")
             found[name] = value if equals else "true"
-            name = "" if equals else name
+            name, listed = "" if equals else name, ""
         elif name:
-            found[name], name = word, ""
+            found[name], listed, name = word, name if name in MATRICES else "", ""
+        elif listed:
+            found[listed] += f",{word}"
     return found
 
 
@@ -277,12 +330,14 @@ def named(file: str, folder: Path | None, documents: Mapping[str, str]) -> Confi
     return config | ({WEIGHTS_HOST: host} if stage == 3 else {})
 
 
-def found_text(file: str, folder: Path | None, documents: Mapping[str, str]) -> str:
+def found_text(
+    file: str, folder: Path | None, documents: Mapping[str, str], what: str = "its configuration"
+) -> str:
     """The text of a file that the script writes, or that lies beside it or in a folder around it. Raises
     UserError where there is none."""
     if file in documents:
         return documents[file]
     if not (path := around(file, folder)):
         instead = "set its variables with --set" if "$" in file else "put it beside this file"
-        raise UserError(f"it takes its configuration from {brief(file)}, which is not found: {instead}.")
+        raise UserError(f"it takes {what} from {brief(file)}, which is not found: {instead}.")
     return read_text(path, LARGEST)

@@ -158,6 +158,12 @@ TITAN_RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": 
 DEEPSPEED_MICRO, DEEPSPEED_STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 DEEPSPEED_ZERO, DEEPSPEED_BESIDE = "zero_optimization.stage", "zero_optimization.overlap_comm"
 DEEPSPEED_BUCKET = "zero_optimization.reduce_bucket_size"
+DEEPSPEED_SIZES = {  # of its memory, by the fields of a software stack
+    "reduce_bucket": DEEPSPEED_BUCKET,
+    "live_weights": "zero_optimization.stage3_max_live_parameters",
+    "reuse_distance": "zero_optimization.stage3_max_reuse_distance",
+    "sub_group": "zero_optimization.sub_group_size",
+}
 DEEPSPEED_HOST = "zero_optimization.offload_optimizer.device"
 DEEPSPEED_DEGREES = {
     "tp": "tensor_parallel.autotp_size",

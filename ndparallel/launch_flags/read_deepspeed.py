@@ -7,93 +7,39 @@ Limit  What only the program knows is given beside the file (--model, --sequence
        a pipeline are read where the configuration names them. Ulysses' sequence parallelism is refused.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.deepspeed_settings import WEIGHTS_HOST, filled, job_of
+from ndparallel.launch_flags.deepspeed_adapters import adapters_in
+from ndparallel.launch_flags.deepspeed_notes import (
+    RECOMPUTES,
+    SEQUENCE,
+    notes_on_settings,
+    of_optimizer,
+    what_the_program_leaves,
+)
+from ndparallel.launch_flags.deepspeed_settings import filled, is_on_host, job_of, optimizer_of
 from ndparallel.launch_flags.frozen import frozen, release
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
-from ndparallel.launch_flags.settings import Configuration, Settings, read_value, unknown_keys
+from ndparallel.launch_flags.settings import Configuration, Settings, read_value
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import DEEPSPEED
 from ndparallel.planner.stack import Stack
 
 MODEL = ("model_name_or_path", "model", "model_id", "base_model", "model_name")  # the program's arguments
-SEQUENCE = (
-    *("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size", "max_seq_len"),
-    *("sequence_len", "seq_length"),
-)
-RECOMPUTES = (fields.TRANSFORMERS_RECOMPUTE, "activation_checkpointing", "grad_checkpoint")
-ADAPTERS = (  # the first that is there decides
-    *(
-        "use_peft",
-        "use_lora",
-        "use_llm_lora",
-        "lora_enable",
-        "qlora",
-        "adapter",
-        "finetuning_type",
-        "tuner_type",
-    ),
-    *("train_type", "sft_type", "lora_r", "lora_rank", "lora_alpha"),
-)
 ULYSSES = ("sequence_parallel_size", "context_parallel_size", "sequence_parallel_degree")
-ADAM = re.compile(
-    r"(?:paged_)?(?:mu)?adamw?(?:_(?:hf|torch|fused|apex|npu|xla|bnb|8bit|32bit))*", re.IGNORECASE
-)
 MICRO, BATCH, ACCUMULATION = fields.DEEPSPEED_MICRO, "train_batch_size", fields.DEEPSPEED_STEPS
 DEGREES = fields.DEEPSPEED_DEGREES
-STAGE, HOST = fields.DEEPSPEED_ZERO, fields.DEEPSPEED_HOST
-NOT_MODELLED = {  # settings: what is priced without a word, and what in place of others
-    HOST: (("none", "cpu", None), "it is on the host"),
-    WEIGHTS_HOST: (("none", None), "weights stay on the GPU"),
-    "zero_optimization.offload_optimizer.super_offload": ((False,), "the host steps it as DeepSpeedCPUAdam"),
-    "zero_optimization.contiguous_gradients": ((True,), "gradients wait in one buffer"),
-    "zero_optimization.reduce_scatter": ((True,), "gradients go to their shard alone"),
-    "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "all of the optimizer is on the host"),
-    "zero_optimization.zero_hpz_partition_size": ((0, 1), "weights are gathered over all ranks"),
-    "zero_optimization.zero_quantized_weights": ((False,), "weights travel in 16 bits"),
-    "zero_optimization.zero_quantized_gradients": ((False,), "gradients travel in 16 bits"),
-    "zero_optimization.mics_shard_size": ((-1, 0), "weights are sharded over all ranks"),
-    "bf16.bf16_master_weights_and_grads": ((False,), "the optimizer's weights have 32 bits"),
-    "bf16.bf16_optimizer_states": ((False,), "moments have 32 bits"),
-    "fp16.fp16_master_weights_and_grads": ((False,), "the optimizer's weights have 32 bits"),
-    "torch_autocast.enabled": ((False,), "weights have 16 bits"),
-    "amp.enabled": ((False,), "weights have 16 bits"),
-    "communication_data_type": ((None, "bf16", "fp16"), "gradients travel in 16 bits"),
-    "data_types.grad_accum_dtype": ((None, "bf16", "fp16"), "gradients are kept in 16 bits"),
-    "activation_checkpointing.cpu_checkpointing": ((False,), "what recomputation keeps stays on the GPU"),
-    "activation_checkpointing.partition_activations": ((False,), "tp ranks all keep it whole"),
-    "expert_parallel.expert_tensor_parallel_size": ((1,), "experts are not cut"),
-    "tensor_parallel.tp_overlap_comm": ((False,), "sums over tp are beside no compute"),
-    "compile.deepcompile": ((False,), "layers are eager"),
-    "progressive_layer_drop.enabled": ((False,), "every layer runs"),
-    "curriculum_learning.enabled": ((False,), "sequences are all as long"),
-    "data_efficiency.enabled": ((False,), "sequences are all as long"),
-    "wall_clock_breakdown": ((False,), "nothing waits to be timed"),
-    "hybrid_engine.enabled": ((False,), "it trains and generates nothing"),
-}
-PARTS = {  # tables of which none is there, or none of their switches is on
-    "zero_optimization.zenflow": "every step updates all weights",
-    "compression_training": "weights and activations are whole, in 16 bits",
-}
-PROGRAMS = {  # the same of the program's arguments
-    "torch_compile": "layers are eager",
-    **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "use_liger"), "logits are whole"),
-    **dict.fromkeys(("freeze_llm", "tune_mm_mlp_adapter"), "all weights are trained"),
-    **dict.fromkeys(
-        ("beta", "pref_beta", "rlhf_type", "rl"), "it learns the next token of one sequence each"
-    ),
-    **dict.fromkeys(("vision_tower", "vision_path"), "the model is the language's alone"),
-}
+STAGE, PREFETCH = fields.DEEPSPEED_ZERO, "zero_optimization.stage3_prefetch_bucket_size"
 
 
 def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> Reading:
@@ -115,13 +61,14 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
         plan.dp * plan.micro_batch * accumulation(settings, plan),
         moments="8bit" if "8bit" in optimizer_of(settings, words) else "fp32",
         offload=("optimizer",) if is_on_host(settings) else (),
-        adapters=beside.adapters,
+        adapters=beside.adapters or adapters_in(words),
     )
+    checked_size(job.global_batch, "its batch")
     check(job, plan)
     unsaid = what_the_program_leaves(words, job, plan, beside)
     by = f"{release('deepspeed')}{' under Accelerate' if found.defaults else ''}"
     return Reading(
-        job, plan, (*notes_on_settings(settings, job, by), *of_optimizer(settings, words), *unsaid)
+        job, plan, (*notes_on_settings(settings, job, plan, by), *of_optimizer(settings, words), *unsaid)
     )
 
 
@@ -173,19 +120,6 @@ def refuse_ulysses(words: Configuration) -> None:
             raise UserError(f"{name}: Ulysses' sequence parallelism is not priced; leave it out.")
 
 
-def optimizer_of(settings: Settings, words: Configuration) -> str:
-    """The optimizer's name: of two, the configuration's counts (deepspeed_optim_sched in
-    transformers/integrations/deepspeed.py). One in 8 bits is DeepSpeedCPUAdam on the host
-    (map_pytorch_optim_to_deepspeed in accelerate/utils/deepspeed.py)."""
-    own, asked = settings.value("optimizer.type"), str(words.get("optim") or "adamw")
-    replaced = is_on_host(settings) and settings.given.get("zero_force_ds_cpu_optimizer", True)
-    return str(own or ("adamw" if replaced and "8bit" in asked else asked))
-
-
-def is_on_host(settings: Settings) -> bool:
-    return settings.text(HOST) not in ("none", "None")
-
-
 def recompute(settings: Settings, words: Configuration, pp: int) -> str:
     """Whole layers, or nothing."""
     interval = settings.number(fields.DEEPSPEED_INTERVAL, 0) if pp > 1 else 0
@@ -235,89 +169,23 @@ def divided(settings: Settings, by: int) -> int:
 
 def stack_from(settings: Settings, shape: ModelShape) -> Stack:
     """DeepSpeed, what travels beside compute (overlap_comm_valid in deepspeed/runtime/zero/config.py), and
-    the buffer of gradients."""
+    the sizes of what its memory holds for a while."""
     asked = settings.value(fields.DEEPSPEED_BESIDE)
-    beside = settings.number(STAGE, 0) == 3 if asked is None else bool(asked)
-    ahead = beside and settings.given.get("zero_optimization.stage3_prefetch_bucket_size") != 0
-    return replace(DEEPSPEED, dp_overlap=beside, prefetch=ahead, reduce_bucket=bucket(settings, shape))
+    beside = settings.number(STAGE, 0) == 3 if asked is None else settings.switch(fields.DEEPSPEED_BESIDE)
+    bucket, keys = fields.DEEPSPEED_BUCKET, fields.DEEPSPEED_SIZES
+    sizes: dict[str, Any] = {
+        name: size_of(settings, key, key == bucket, shape.hidden) for name, key in keys.items()
+    }
+    if not size_of(settings, PREFETCH):  # nothing is gathered ahead
+        sizes["live_weights"] = 0.0
+    ahead = beside and sizes["live_weights"] > 0
+    return replace(DEEPSPEED, dp_overlap=beside, prefetch=ahead, **sizes)
 
 
-def bucket(settings: Settings, shape: ModelShape) -> float:
-    """Numbers in the buffer of gradients; "auto" is the model's width, squared (trainer_config_finalize in
-    transformers/integrations/deepspeed.py). Raises UserError for none."""
-    if (size := settings.value(fields.DEEPSPEED_BUCKET)) == "auto":
-        return float(shape.hidden**2)
-    if type(size) not in (int, float) or not 1 <= size < 1e15:
-        raise UserError(f"{fields.DEEPSPEED_BUCKET} = {brief(size)}: give a number from 1 on, or auto.")
+def size_of(settings: Settings, key: str, least: int = 0, hidden: int = 0) -> float:
+    """A number of weights or gradients; "auto" is the model's width, squared, for the buffer of gradients
+    (trainer_config_finalize in transformers/integrations/deepspeed.py). Raises UserError for none."""
+    size = hidden**2 if (given := settings.value(key)) == "auto" else given
+    if type(size) not in (int, float) or not least <= size < 1e15:
+        raise UserError(f"{key} = {brief(size)}: give a number from {least:d} on, or auto.")
     return float(size)
-
-
-# -------------------------------------------------------------------------------------------------- the notes
-
-
-def notes_on_settings(settings: Settings, job: TrainingJob, by: str) -> Iterator[str]:
-    """Sentences about what was assumed, what is not modelled, and what was passed over."""
-    names = frozen("deepspeed")["keys"]
-    if lacking := unknown_keys("deepspeed", [key for key in settings.given if not is_known(key, names)]):
-        yield lacking
-    for key, (modelled, instead) in NOT_MODELLED.items():
-        if (value := settings.given.get(key, modelled[0])) not in modelled:
-            yield f"{key} = {brief(value)} is not modelled: {instead}."
-    for part, instead in PARTS.items():
-        own = [key for key in settings.given if key.startswith(f"{part}.")]
-        switches = [settings.given[key] for key in own if key.endswith(".enabled")]
-        if any(switches or own):
-            yield f"{part} is not modelled: {instead}."
-    yield from notes_on_numbers(settings)
-    if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
-        yield f"Not given, so as {by} has it: {said}."
-
-
-def assumed(settings: Settings, job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """What DeepSpeed takes for settings that are missing and change the step."""
-    for key in (STAGE, ACCUMULATION):
-        if key in settings.assumed:
-            yield key, f"{settings.assumed[key]}"
-    if fields.DEEPSPEED_BESIDE in settings.assumed and settings.number(STAGE, 0):
-        yield fields.DEEPSPEED_BESIDE, f"{job.stack.dp_overlap}".lower()
-    if fields.DEEPSPEED_BUCKET in settings.assumed and settings.number(STAGE, 0):
-        yield fields.DEEPSPEED_BUCKET, f"{job.stack.reduce_bucket:.0f}"
-
-
-def what_the_program_leaves(
-    words: Configuration, job: TrainingJob, plan: Plan, beside: Beside
-) -> Iterator[str]:
-    """Sentences about what its arguments do not say, or say and is not read."""
-    found = next((name for name in ADAPTERS if name in words), "")
-    if found and words[found] not in (False, "full", "none") and not beside.adapters:
-        yield f"--{found} of the program is not read: give --lora or --qlora, with the rank."
-    for name, instead in PROGRAMS.items():
-        if words.get(name, False) is not False:
-            yield f"--{name} of the program is not modelled: {instead}."
-    if not beside.sequence and not words.keys() & {*SEQUENCE}:
-        yield f"No argument of the program says how long sequences are: {job.sequence} tokens (--sequence)."
-    if not words.keys() & {*RECOMPUTES} and plan.pp == 1:
-        yield (
-            f"No argument says --{RECOMPUTES[0]}: nothing is computed again. TRL, LLaMA-Factory and "
-            f"ms-swift do by default (--set {RECOMPUTES[0]}=true)."
-        )
-
-
-def of_optimizer(settings: Settings, words: Configuration) -> Iterator[str]:
-    """A sentence on another optimizer than Adam, or on one whose gradients travel in 1 bit."""
-    if not ADAM.fullmatch(kind := optimizer_of(settings, words)):
-        yield f"Optimizer {brief(kind)} is not modelled: it is priced as AdamW."
-
-
-def notes_on_numbers(settings: Settings) -> Iterator[str]:
-    half, brain = (settings.switch(f"{name}.enabled") for name in ("fp16", "bf16"))
-    if not brain:
-        yield f"{'fp16.enabled: it' if half else 'Neither bf16 nor fp16 is asked for: it'} is priced as bf16."
-
-
-def is_known(key: str, names: list[str]) -> bool:
-    """Whether it is a key, or one below a key of which no inner ones are kept."""
-    parts = key.split(".")
-    above = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
-    known = [name for name in above if name in names]
-    return bool(known) and (key in names or not any(each.startswith(f"{known[-1]}.") for each in names))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.options import nearest
-from ndparallel.base.quoting import brief
+from ndparallel.base.quoting import brief, visible, without_long_words
 from ndparallel.base.words import listed
 from ndparallel.launch_flags.frozen import frozen, release
 
@@ -67,7 +67,8 @@ def unknown_keys(framework: str, lacking: Sequence[str]) -> str:
     if not lacking:
         return ""
     names = frozen(framework)["keys"]
-    said = [f"{key} (it has {near})" if (near := nearest(key, names)) else key for key in lacking[:8]]
+    shown = ((without_long_words(visible(key)), nearest(key, names)) for key in lacking[:8])
+    said = [f"{key} (it has {near})" if near else key for key, near in shown]
     return f"{release(framework)} has no {listed(said)}: left out."
 
 

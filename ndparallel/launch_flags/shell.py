@@ -36,6 +36,7 @@ PIECE = re.compile(
 )
 SHELLS = (("bash", "-c"), ("sh", "-c"))
 INCLUDES = (["source"], ["."])
+PROGRAMS = ("llamafactory-cli", "axolotl")  # as in `llamafactory-cli train FILE.yaml`
 AND_OR = {"&&": lambda truth: truth, "||": lambda truth: None if truth is None else not truth}
 CONDITION = re.compile(r"\s*(?:if|elif|while|until)\s")
 JOINED = re.compile(r"\\\r?\n")
@@ -72,8 +73,13 @@ def read_script(
             words = program(expanded_words(left, script.variables), script.variables)
             if words[:1] in INCLUDES and words[1:]:
                 pending.insert(included(script, words[1]))
-            script.commands += [words] if any(word.startswith("--") for word in words) else []
+            script.commands += [words] if has_arguments(words) else []
     return script
+
+
+def has_arguments(words: list[str]) -> bool:
+    """Whether a command trains: it has flags, or a file of them that a program of its own reads."""
+    return any(word.startswith("--") for word in words) or bool({*PROGRAMS}.intersection(words))
 
 
 def included(script: Script, word: str) -> Iterator[str]:

@@ -255,6 +255,16 @@ def peak_words(found: Prediction) -> str:
     return f" of {kind}'s {job.peak / 1e12:,.0f} TFLOP/s ({in_16_bits:.1%} of bf16's)"
 
 
+def peak_in_step(found: Prediction) -> list[str]:
+    """When memory peaks, where that is not in the backward pass."""
+    if not found.job.stack.casts_gradients or found.fullest.activations:
+        return []
+    return [
+        "Memory peaks in the optimizer's step, which makes gradients in float32: activations, logits and "
+        "buffers are freed by then."
+    ]
+
+
 def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> list[str]:
     """What the tables do not say."""
     kind, lost = bound(found)
@@ -268,6 +278,7 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         f"MFU {found.mfu:.1%}{peak_words(found)}: {DEFINITIONS[model]}. "
         f"HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {room_words(found)}",
+        *peak_in_step(found),
         *imbalance_sentences(found),
         *assumed_links(found.job, int(found.plan.gpus)),
         *node_sentences(found),

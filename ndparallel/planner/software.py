@@ -151,7 +151,8 @@ PYTORCH_COMPILED = replace(
 # Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped
 # weights are gathered at the end
 # of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation runs to the block's last matrix.
-# Gradients wait in a buffer of reduce_bucket_size numbers (deepspeed/runtime/zero/config.py).
+# Gradients wait in a buffer of reduce_bucket_size numbers (deepspeed/runtime/zero/config.py, as the other
+# numbers here; what they do to memory: ndparallel/planner/memory/deepspeed.py).
 # Every microbatch reduces its gradients (stage3.py, reduce_ready_partitions_and_remove_grads). Its tensor
 # parallelism all-reduces what parts of matrices give, and cuts no sequence (LinearAllreduce and LinearLayer
 # in deepspeed/module_inject/layers.py). Its pipeline sends and receives in turn, and keeps of microbatches
@@ -161,6 +162,10 @@ DEEPSPEED = replace(
     name="deepspeed",
     gradient_bytes=2,
     reduce_bucket=5e8,
+    casts_gradients=True,
+    sub_group=1e9,
+    live_weights=1e9,
+    reuse_distance=1e9,
     gathers_first=False,
     early_stop=False,
     whole_between=False,

@@ -145,6 +145,10 @@ class GradientSettings:
     dp_overlap_by_zero: bool = False
     # numbers in the buffer where ZeRO's gradients wait to be reduced (reduce_bucket_size)
     reduce_bucket: float = 0.0
+    # the step makes gradients in float32 of those in 16 bits, of so many numbers of ZeRO-3's at a time
+    # (sub_group_size)
+    casts_gradients: bool = False
+    sub_group: float = 0.0
     # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
     gathers_first: bool = True
     rail_share: float = 1.0  # of a node's rails, that one collective uses
@@ -158,6 +162,10 @@ class FSDPSettings:
     sharding: str = ""  # what copies and casts whole weights and gradients: one of SHARDING
     prefetch: bool = True  # the next layer's weights beside this one's compute
     reshards: bool = True  # weights are freed after the forward pass, and gathered again
+    # numbers of weights that may be whole before no more are gathered ahead (stage3_max_live_parameters), and
+    # within which one that is used again stays (stage3_max_reuse_distance); None: a layer, and the next one
+    live_weights: float | None = None
+    reuse_distance: float = 0.0
     # in a pipeline: weights stay whole from their first use, and gradients from one microbatch to the
     # next, until the step ends (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync;
     # torchtitan's reshard_after_forward, which is off in a pipeline)

@@ -17,8 +17,9 @@ from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.deepspeed import FILE, emit_deepspeed, nested
+from ndparallel.launch_flags.deepspeed_notes import NOT_MODELLED
 from ndparallel.launch_flags.frozen import frozen
-from ndparallel.launch_flags.read_deepspeed import NOT_MODELLED, read_deepspeed
+from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import Plan, TrainingJob
@@ -345,7 +346,7 @@ def test_of_recomputation_it_is_said_where_no_argument_has_it():
 @pytest.mark.parametrize("key", NOT_MODELLED)
 def test_what_is_modelled_is_not_said_and_all_else_is(key):
     modelled, instead = NOT_MODELLED[key]
-    for value, is_said in [*((value, False) for value in modelled), ("other", True)]:
+    for value, is_said in [*((value, False) for value in modelled), ("nvme", True)]:
         config = ZERO_3 | nested({key: value})
         config["zero_optimization"] = ZERO_3["zero_optimization"] | config["zero_optimization"]
         config["bf16"] = ZERO_3["bf16"] | config["bf16"]
@@ -367,11 +368,39 @@ def test_an_automatic_buffer_of_gradients_is_the_square_of_the_models_width():
     assert read(changed(zero_reduce_bucket_size="auto")).job.stack.reduce_bucket == 4096**2
 
 
+SIZES = {
+    "stage3_max_live_parameters": ("live_weights", 2e8),
+    "stage3_max_reuse_distance": ("reuse_distance", 3e8),
+    "sub_group_size": ("sub_group", 4e8),
+}
+
+
+def test_what_zero_3_holds_for_a_while_is_read_and_written():
+    found = read(changed(**{f"zero_{key}": size for key, (_, size) in SIZES.items()}))
+    assert [getattr(found.job.stack, name) for name, _ in SIZES.values()] == [2e8, 3e8, 4e8]
+    text = emit_deepspeed(found.job, found.plan)
+    assert all(f'"{key}": {size:.0f}' in text for key, (_, size) in SIZES.items())
+    assert read(text, None).job == found.job
+    assert "stage3" not in emit_deepspeed(found.job, replace(found.plan, zero=2))
+    for key in SIZES:
+        with pytest.raises(UserError, match=f"{key} = -1: give a number from 0 on"):
+            read(changed(**{f"zero_{key}": -1}))
+
+
+@pytest.mark.parametrize(
+    ("stage", "numbers", "is_said"), [(3, 1e5, False), (3, "auto", False), (3, 1e9, True), (2, 1e9, False)]
+)
+def test_a_threshold_below_which_matrices_stay_whole_is_said(stage, numbers, is_said):
+    notes = read(changed(zero_stage=stage, zero_stage3_param_persistence_threshold=numbers)).notes
+    assert any("all matrices are sharded" in note for note in notes) == is_said
+
+
 @pytest.mark.parametrize(("numbers", "ahead"), [(0, False), (5e7, True), ("auto", True)])
 def test_weights_are_not_gathered_ahead_where_their_bucket_is_empty(numbers, ahead):
     """__prefetch_bucket_sz in deepspeed/runtime/zero/partitioned_param_coordinator.py."""
     stack = read(changed(zero_stage3_prefetch_bucket_size=numbers)).job.stack
     assert (stack.prefetch, stack.dp_overlap) == (ahead, True)
+    assert stack.live_weights == (1e9 if ahead else 0)
 
 
 @pytest.mark.parametrize(
@@ -384,6 +413,38 @@ def test_weights_are_not_gathered_ahead_where_their_bucket_is_empty(numbers, ahe
 )
 def test_parts_that_are_on_and_not_modelled_are_said(given, is_said):
     assert any("is not modelled" in note for note in read(changed(**given)).notes) == is_said
+
+
+def test_an_optimizer_on_the_host_is_read_where_there_is_zero():
+    away = {"zero_offload_optimizer": {"device": "cpu"}}
+    words = "offload_optimizer.device is ZeRO's: without it the optimizer stays on the GPU"
+    for stage, offload in ((0, ()), (1, ("optimizer",)), (3, ("optimizer",))):
+        found = read(changed(zero_stage=stage, **away))
+        assert found.job.offload == offload
+        assert any(words in note for note in found.notes) == (not offload)
+
+
+@pytest.mark.parametrize(("device", "most"), [("cpu", "at the most"), ("nvme", "or more")])
+def test_of_weights_on_the_host_it_is_said_what_they_change(device, most):
+    """8.03 billion parameters over 8 GPUs are 2.01 GB, which an H100's link (PCIe 5.0, 49.6 GB/s reached)
+    brings in 40.5 ms: for 4 microbatches 8 times."""
+    (said,) = (
+        note for note in read(changed(zero_offload_param={"device": device})).notes if "offload_param" in note
+    )
+    assert "So memory is 2.01 GB too large" in said and f"324 ms {most}" in said
+    (other,) = (
+        note
+        for note in read(changed(zero_stage=2, zero_offload_param={"device": device})).notes
+        if "offload_param" in note
+    )
+    assert "is ZeRO-3's: without it weights stay on the GPU" in other
+
+
+def test_a_dot_in_a_name_leads_to_no_table_and_what_a_terminal_obeys_is_shown():
+    found = read(ZERO_3 | {"zero_optimization.stage": 1, "a\nb\x1b[31m": 1, "k" * 5000: 1})
+    (said,) = (note for note in found.notes if "left out" in note)
+    assert found.plan.zero == 3 and "zero_optimization . stage" in said
+    assert said.isprintable() and "a\\nb\\x1b[31m" in said and len(said) < 500
 
 
 def test_experts_are_read_where_autoep_is_on():
@@ -457,6 +518,15 @@ def test_every_setting_that_changes_a_step_and_is_not_modelled_is_said():
         (changed(zero_reduce_bucket_size=0), {}, "reduce_bucket_size = 0: give a number from 1 on, or auto"),
         (changed(bf16={"enabled": "yes"}), {}, "bf16.enabled = 'yes'"),
         (changed(sequence_parallel_size=2), {}, "Ulysses"),
+        (ZERO_3 | {"zero_optimization": 3}, {}, "zero_optimization = 3: it is a table"),
+        (ZERO_3 | {"bf16": True}, {}, "bf16 = True: it is a table"),
+        (ZERO_3 | {"optimizer": ["Adam"]}, {}, "optimizer = \\['Adam'\\]: it is a table"),
+        (changed(zero_offload_optimizer="cpu"), {}, "offload_optimizer = 'cpu': it is a table"),
+        (changed(zero_offload_optimizer={"device": "disk"}), {}, "'disk': it is none, cpu or nvme"),
+        (changed(zero_cpu_offload="true"), {}, "cpu_offload = 'true': it is true or false"),
+        (changed(zero_overlap_comm="false"), {}, "overlap_comm = 'false'"),
+        (changed(fp16={"enabled": True}), {}, "both true, which DeepSpeed refuses"),
+        (changed(gradient_accumulation_steps=10**30), {}, "its batch is 16.*; it must be from 1 to"),
         (changed(tensor_parallel={"autotp_size": 3}), {}, "tp 3 x pp 1 does not divide 8 GPUs"),
         (changed(tensor_parallel={"autotp_size": 2}, pipeline={"stages": 3}), {}, "tp 2 x pp 3 does not"),
         (ZERO_3, {"variables": {"per_device_train_batch_size": "1"}}, "is 2 in its configuration, and --per"),

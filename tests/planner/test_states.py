@@ -16,7 +16,7 @@ from ndparallel.planner.layers.flops import adapter_flops, model_flops
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.memory.outside import context_bytes
-from ndparallel.planner.memory.states import bucket_bytes, checkpoint_bytes
+from ndparallel.planner.memory.states import checkpoint_bytes
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import STACKS, find_stack
@@ -237,52 +237,6 @@ def test_an_optimizer_on_the_host_waits_for_gradients_steps_and_sends_weights():
 def test_deepspeed_adds_up_shards_of_gradients_beside_an_optimizer_on_the_host(stack, zero, kept):
     away = replace(job(offload=("optimizer",)), stack=find_stack(stack))
     assert peak_memory(away, Plan(dp=8, zero=zero)).gradients == kept * P / 8
-
-
-@pytest.mark.parametrize(
-    ("plan", "beside", "buffers"),
-    [
-        (Plan(dp=8), True, 0),
-        (Plan(dp=8, zero=1), True, 2),
-        (Plan(dp=8, zero=1), False, 1),
-        (Plan(dp=8, zero=2), True, 2),
-        (Plan(dp=8, zero=3), True, 1),
-        (Plan(pp=2, dp=4, zero=1), True, 1),
-    ],
-)
-def test_deepspeeds_gradients_wait_in_one_or_two_buffers_of_reduce_bucket_size(plan, beside, buffers):
-    """setup_buckets and reduce_gradients in deepspeed/runtime/zero/stage_1_and_2.py and
-    _setup_for_real_optimizer in stage3.py: torch.empty(reduce_bucket_size) in 16 bits, whatever the model's
-    size."""
-    stack = replace(find_stack("deepspeed"), dp_overlap=beside)
-    assert stack.reduce_bucket == 5e8
-    few, many = (
-        peak_memory(replace(job(), stack=replace(stack, reduce_bucket=numbers)), plan)
-        for numbers in (1e9, 2e9)
-    )
-    assert many.buffers - few.buffers == pytest.approx(buffers * 2 * 1e9)
-    assert many._replace(buffers=few.buffers) == few
-    assert bucket_bytes(replace(job(), stack=stack), plan) == buffers * 2 * 5e8
-
-
-def test_what_fits_in_deepspeeds_buffer_of_gradients_is_not_counted_twice():
-    """A layer of llama-2-7b has 202 million parameters."""
-    layer = 2 * 202_383_360
-    none, half, whole = (
-        peak_memory(
-            TrainingJob(
-                find_model("llama-2-7b"),
-                find_hardware("h100"),
-                replace(find_stack("deepspeed"), reduce_bucket=numbers),
-                2048,
-                8,
-            ),
-            Plan(dp=8, zero=3),
-        ).buffers
-        for numbers in (0, 1e8, 5e8)
-    )
-    assert half == pytest.approx(none)
-    assert whole - none == pytest.approx(2 * 5e8 - layer)
 
 
 def test_70_billion_parameters_train_on_one_node_whose_host_has_gradients_and_optimizer():

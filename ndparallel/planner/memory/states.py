@@ -18,6 +18,13 @@ from typing import Any
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
+from ndparallel.planner.memory.deepspeed import (
+    bucket_bytes,
+    gradient_buffers,
+    live_weights,
+    reduces_in_turn,
+    step_gradient_bytes,
+)
 from ndparallel.planner.numbers import either, larger
 from ndparallel.planner.stages import (
     ENDS,
@@ -33,11 +40,12 @@ Elements = tuple[Any, Any]
 
 def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
     whole, sharded = sum(trained), share_of(job, plan, trained)
+    in_turn, shard = reduces_in_turn(job, plan), sharded * reduced_bytes(job)
     return {
         "weights": sum(held) * HALF,
-        "gradients": sharded * reduced_bytes(job) if plan.zero >= 2 else whole * job.gradient_bytes,
+        "gradients": either(in_turn, shard, whole * job.gradient_bytes),
         "optimizer": (sharded if plan.zero >= 1 else whole) * optimizer_bytes(job),
-        "buffers": dummy_bytes(job, plan) + dequantized_bytes(job, plan) + bucket_bytes(job, plan),
+        "buffers": dummy_bytes(job, plan) + dequantized_bytes(job, plan) + gradient_buffers(job, plan),
     }
 
 
@@ -81,7 +89,7 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
         + whole_gradients(job, plan, trained)
         + dummy_bytes(job, plan)
         + dequantized_bytes(job, plan)
-        + bucket_bytes(job, plan),
+        + gradient_buffers(job, plan),
     }
 
 
@@ -113,8 +121,12 @@ def is_fully_sharded(job: TrainingJob, plan: Plan):
 
 
 def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
-    """Weights that are whole at the same time: of two layers and the ends; in PyTorch's pipelines of all."""
-    some = 2 * largest_layer(job, plan, elements_of) + ends_of(job, plan)
+    """Weights that are whole at the same time: of two layers and the ends; in PyTorch's pipelines of all.
+    DeepSpeed counts them."""
+    if job.stack.live_weights is None:
+        some = 2 * largest_layer(job, plan, elements_of) + ends_of(job, plan)
+    else:
+        some = live_weights(job, plan)
     return either(keeps_weights(job, plan), sum(held), some) * HALF
 
 
@@ -135,12 +147,12 @@ def gather_block(job: TrainingJob, plan: Plan):
 def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
     """Gradients that are not scattered yet: of one layer, or until the last microbatch of all in the chunks
     whose backward passes have begun, beside which FSDP2 copies a layer's into what the reduce_scatter sends
-    (reduce_scatter_state in _fsdp_param_group.py); of DeepSpeed's layer what its buffer has no room for."""
+    (reduce_scatter_state in _fsdp_param_group.py); DeepSpeed's wait in its buffers."""
     layer, copied = largest_layer(job, plan, trained_of), job.stack.sharding == "fsdp2"
     begun = plan.recipe.chunks_begun(plan.microbatches(job), plan.pp, plan.chunks) / plan.chunks
     whole = begun * sum(trained) + copied * layer
-    beyond = larger(layer * job.stack.gradient_bytes - bucket_bytes(job, plan), 0.0)
-    return either(keeps_gradients(job, plan), whole * job.stack.gradient_bytes, beyond)
+    alone = 0.0 if job.stack.reduce_bucket else layer
+    return either(keeps_gradients(job, plan), whole, alone) * job.stack.gradient_bytes
 
 
 def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
@@ -153,6 +165,31 @@ def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
 def largest_layer(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan, str], Elements]):
     """Parameters of the largest layer."""
     return reduce(larger, [sum(of(job, plan, kind)) for kind in job.shape.layer_kinds])
+
+
+# ------------------------------------------------------------------------------------------------- the step
+
+
+def step_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
+    """The states while DeepSpeed's optimizer steps, without the gradients that it makes in float32: those of
+    ZeRO are shards then, and of the buffers ZeRO-3's stays."""
+    own = own_of(job, plan, trained)
+    return {
+        "weights": (share_of(job, plan, held) if plan.zero == 3 else sum(held)) * HALF,
+        "gradients": own * (reduced_bytes(job) if plan.zero else job.gradient_bytes),
+        "optimizer": own * optimizer_bytes(job),
+        "buffers": (plan.zero == 3) * bucket_bytes(job, plan),
+    }
+
+
+def made_gradients(job: TrainingJob, plan: Plan, trained: Elements):
+    """Bytes of gradients that the step makes, if it makes all at once."""
+    return own_of(job, plan, trained) * step_gradient_bytes(job, plan)
+
+
+def own_of(job: TrainingJob, plan: Plan, trained: Elements):
+    """What a rank steps."""
+    return share_of(job, plan, trained) if plan.zero else sum(trained)
 
 
 # ------------------------------------------------------------------------------------------------- buffers
@@ -169,14 +206,6 @@ def shapes_of(job: TrainingJob, plan: Plan, kind: str):
     shared, experts = elements_of(job, plan, kind)
     some = job.shape.experts
     return shared + experts * plan.ep / some.experts if some else shared
-
-
-def bucket_bytes(job: TrainingJob, plan: Plan):
-    """Bytes of the buffer in which ZeRO's gradients wait to be reduced, and of a second one that fills while
-    the first travels beside compute (setup_buckets in deepspeed/runtime/zero/stage_1_and_2.py; ZeRO-3 has
-    one: _setup_for_real_optimizer in stage3.py; a pipeline too: reduce_gradients)."""
-    two = job.stack.dp_overlap * (plan.zero < 3) * (plan.pp == 1)
-    return (plan.zero > 0) * (1 + two) * job.stack.reduce_bucket * job.stack.gradient_bytes
 
 
 def dequantized_bytes(job: TrainingJob, plan: Plan):

@@ -7,7 +7,7 @@ Idea   Weights, gradients and optimizer follow from the parameters that a rank h
        and then has none whole for the next step's (c10/cuda/CUDACachingAllocator.cpp). So a GPU holds their
        sum, of which tensors at no time take more than the larger: a replay of the tensors through that
        allocator reserves as much, to 1% (tests/planner/test_reserved.py).
-Cost   See states.py, outside.py and layers/kept.py.
+Cost   See states.py, deepspeed.py, outside.py and layers/kept.py.
 Limit  Blocks are rounded up to 512 bytes, segments to 2 MiB and those below 10 MB to 20 (kMinBlockSize,
        kRoundLarge, kLargeBuffer there), which is not counted: a large model's tensors are whole MiB. Whether
        the logits that a pipeline of PyTorch joins find a hole depends on all that came before: they are taken
@@ -40,16 +40,19 @@ from ndparallel.planner.layers.kept import (
 )
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.operations import HALF
+from ndparallel.planner.memory.deepspeed import most_made
 from ndparallel.planner.memory.outside import WORKSPACE_BYTES, context_bytes
 from ndparallel.planner.memory.states import (
     Elements,
     fsdp_states,
     gather_block,
     is_fully_sharded,
+    made_gradients,
     passing_bytes,
     plain_states,
+    step_states,
 )
-from ndparallel.planner.numbers import smaller
+from ndparallel.planner.numbers import either, smaller
 from ndparallel.planner.stages import (
     ENDS,
     held_of,
@@ -143,7 +146,32 @@ class UnitsMemory:
         if self.message:
             place = plan.recipe.layout, plan.pp, plan.chunks, rank, plan.microbatches(job), chunks
             held = held + self.message * passed_messages(*place)
-        return self.at_rest._replace(activations=held + self.at_rest.activations)
+        return self.at_peak(self.at_rest._replace(activations=held + self.at_rest.activations))
+
+    def at_peak(self, backward: StageMemory) -> StageMemory:
+        """The memory of the backward pass, or of the optimizer's step where that needs more."""
+        if not self.job.stack.casts_gradients:
+            return backward
+        step = self.in_step
+        return StageMemory(*(either(step.total > backward.total, *pair) for pair in zip(step, backward)))
+
+    @cached_property
+    def in_step(self) -> StageMemory:
+        """Memory while DeepSpeed's optimizer steps: activations, logits and what passed are freed."""
+        job, plan = self.job, self.plan
+        held, trained = map(self.summed, self.parameters)
+        states = step_states(job, plan, held, trained)
+        made = smaller(made_gradients(job, plan, trained), most_made(job, plan))
+        return self.at_rest._replace(
+            **states
+            | {
+                "gradients": states["gradients"] + made,
+                "buffers": states["buffers"] + context_bytes(job, plan),
+            },
+            activations=0.0,
+            logits=0.0,
+            free_blocks=0.0,
+        )
 
     @property
     def once(self) -> Any:

@@ -105,7 +105,16 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
         passing = messages * table["passed"] - (1 - begun) * waiting
         activations = on_gpu(chunks * chunk, table["kept"], table["away"])
         every.append((held + activations + passing).max(axis=0) + table["reserve"])
-    return every
+    return [np.maximum(each, step_bytes(table, elements)) for each in every] if "step" in table else every
+
+
+def step_bytes(table: PlanTable, elements: np.ndarray) -> np.ndarray:
+    """Bytes on the fullest GPU while the optimizer steps."""
+    step, made = (
+        none + sum(each * held for each, held in zip(lines, elements))
+        for none, *lines in (table["step"], table["made"])
+    )
+    return (step + np.minimum(made, table["most_made"])).max(axis=0)
 
 
 def least_seconds(

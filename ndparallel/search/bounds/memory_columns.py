@@ -7,6 +7,7 @@ Glossary
               holds; waiting: of them those of gradients that are whole until a chunk's last microbatch
     once      bytes of what one layer computes again, and gathers
     passed    bytes of one microbatch's message between stages, where they are kept
+    step      lines of bytes while the optimizer steps; made: of gradients that it makes, at once most_made
 """
 
 from collections.abc import Callable
@@ -18,8 +19,15 @@ import numpy as np
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.kept import kept_bytes, once_bytes, passed_bytes, prediction_bytes
 from ndparallel.planner.layers.layer import lists_of
+from ndparallel.planner.memory.deepspeed import most_made
 from ndparallel.planner.memory.outside import context_bytes
-from ndparallel.planner.memory.states import fsdp_states, is_fully_sharded, plain_states
+from ndparallel.planner.memory.states import (
+    fsdp_states,
+    is_fully_sharded,
+    made_gradients,
+    plain_states,
+    step_states,
+)
 from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.stages import held_of, keeps_weights, trained_of
 from ndparallel.search.bounds.plan_table import PlanTable, line_through, units_in, whole
@@ -70,6 +78,22 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
         "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),
         "passed": passed_bytes(job, plans),
         "logits": logits_bytes(job, plans) + prediction_bytes(job, plans),
+        **step_columns(job, plans, size),
+    }
+
+
+def step_columns(job: TrainingJob, plans: Plan, size: int) -> dict[str, Any]:
+    """Bytes while an optimizer steps that makes gradients, these apart, and the most that it makes; nothing
+    of one that makes none."""
+    if not job.stack.casts_gradients:
+        return {}
+    none, *each = line_through(
+        lambda *each: sum(step_states(job, plans, each[HELD], each[TRAINED]).values()), size
+    )
+    return {
+        "step": [none + context_bytes(job, plans), *each],
+        "made": [*line_through(lambda *each: made_gradients(job, plans, each[TRAINED]), size)],
+        "most_made": most_made(job, plans),
     }
 
 

@@ -1,0 +1,182 @@
+"""What is said of a DeepSpeed job beside its plan: what was assumed, is not modelled, or was passed over.
+
+Idea   A table of settings, each with the values that are priced without a word, and what is priced in place
+       of others.
+"""
+
+import re
+from collections.abc import Iterator
+
+from ndparallel.base.quantities import si
+from ndparallel.base.quoting import brief
+from ndparallel.hardware.accelerator import host_bandwidth
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.deepspeed_adapters import note_on_matrices, switch_of
+from ndparallel.launch_flags.deepspeed_settings import WEIGHTS_HOST, optimizer_of
+from ndparallel.launch_flags.frozen import frozen
+from ndparallel.launch_flags.reading import Beside
+from ndparallel.launch_flags.settings import Configuration, Settings, unknown_keys
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.prediction import peak_memory
+
+SEQUENCE = (
+    *("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size", "max_seq_len"),
+    *("sequence_len", "seq_length"),
+)
+RECOMPUTES = (fields.TRANSFORMERS_RECOMPUTE, "activation_checkpointing", "grad_checkpoint")
+ADAM = re.compile(
+    r"(?:paged_)?(?:mu)?adamw?(?:_(?:hf|torch|fused|apex|npu|xla|bnb|8bit|32bit))*", re.IGNORECASE
+)
+STAGE, HOST, ACCUMULATION = fields.DEEPSPEED_ZERO, fields.DEEPSPEED_HOST, fields.DEEPSPEED_STEPS
+PERSISTENT = "zero_optimization.stage3_param_persistence_threshold"
+NOT_MODELLED = {  # settings: what is priced without a word, and what in place of others
+    HOST: (("none", "cpu", None), "it is on the host"),
+    "zero_optimization.offload_optimizer.super_offload": ((False,), "the host steps it as DeepSpeedCPUAdam"),
+    "zero_optimization.contiguous_gradients": ((True,), "gradients wait in one buffer"),
+    "zero_optimization.reduce_scatter": ((True,), "gradients go to their shard alone"),
+    "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "all of the optimizer is on the host"),
+    "zero_optimization.zero_hpz_partition_size": ((0, 1), "weights are gathered over all ranks"),
+    "zero_optimization.zero_quantized_weights": ((False,), "weights travel in 16 bits"),
+    "zero_optimization.zero_quantized_nontrainable_weights": ((False,), "frozen weights have 16 bits"),
+    "zero_optimization.stage3_use_all_reduce_for_fetch_params": ((False,), "weights are gathered"),
+    "zero_optimization.zero_quantized_gradients": ((False,), "gradients travel in 16 bits"),
+    "zero_optimization.mics_shard_size": ((-1, 0), "weights are sharded over all ranks"),
+    "bf16.bf16_master_weights_and_grads": ((False,), "the optimizer's weights have 32 bits"),
+    "bf16.bf16_optimizer_states": ((False,), "moments have 32 bits"),
+    "fp16.fp16_master_weights_and_grads": ((False,), "the optimizer's weights have 32 bits"),
+    "torch_autocast.enabled": ((False,), "weights have 16 bits"),
+    "amp.enabled": ((False,), "weights have 16 bits"),
+    "communication_data_type": ((None, "bf16", "fp16"), "gradients travel in 16 bits"),
+    "data_types.grad_accum_dtype": ((None, "bf16", "fp16"), "gradients are kept in 16 bits"),
+    "activation_checkpointing.cpu_checkpointing": ((False,), "what recomputation keeps stays on the GPU"),
+    "activation_checkpointing.partition_activations": ((False,), "tp ranks all keep it whole"),
+    "expert_parallel.expert_tensor_parallel_size": ((1,), "experts are not cut"),
+    "tensor_parallel.tp_overlap_comm": ((False,), "sums over tp are beside no compute"),
+    "compile.deepcompile": ((False,), "layers are eager"),
+    "progressive_layer_drop.enabled": ((False,), "every layer runs"),
+    "curriculum_learning.enabled": ((False,), "sequences are all as long"),
+    "data_efficiency.enabled": ((False,), "sequences are all as long"),
+    "elasticity.enabled": ((False,), "the batch is the one that is given"),
+    "autotuning.enabled": ((False,), "it tunes nothing"),
+    "eigenvalue.enabled": ((False,), "it computes no eigenvalues"),
+    "quantize_training.enabled": ((False,), "weights stay in 16 bits"),
+    "sparse_gradients": ((False,), "all gradients are dense"),
+    "wall_clock_breakdown": ((False,), "nothing waits to be timed"),
+    "hybrid_engine.enabled": ((False,), "it trains and generates nothing"),
+}
+PARTS = {  # tables of which none is there, or none of their switches is on
+    "zero_optimization.zenflow": "every step updates all weights",
+    "zero_optimization.zeropp_loco_param": "gradients travel in 16 bits, and no errors are kept",
+    "sparse_attention": "attention sees all that its mask leaves",
+    "compression_training": "weights and activations are whole, in 16 bits",
+}
+PROGRAMS = {  # the same of the program's arguments
+    "torch_compile": "layers are eager",
+    **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "use_liger"), "logits are whole"),
+    **dict.fromkeys(("freeze_llm", "tune_mm_mlp_adapter"), "all weights are trained"),
+    **dict.fromkeys(
+        ("beta", "pref_beta", "rlhf_type", "rl"), "it learns the next token of one sequence each"
+    ),
+    **dict.fromkeys(("use_dora", "modules_to_save", "lora_modules_to_save"), "adapters are plain, and alone"),
+    **dict.fromkeys(("vision_tower", "vision_path"), "the model is the language's alone"),
+}
+
+
+def notes_on_settings(settings: Settings, job: TrainingJob, plan: Plan, by: str) -> Iterator[str]:
+    """Sentences about what was assumed, what is not modelled, and what was passed over."""
+    names = frozen("deepspeed")["keys"]
+    if lacking := unknown_keys("deepspeed", [key for key in settings.given if not is_known(key, names)]):
+        yield lacking
+    for key, (modelled, instead) in NOT_MODELLED.items():
+        if (value := settings.given.get(key, modelled[0])) not in modelled:
+            yield f"{key} = {brief(value)} is not modelled: {instead}."
+    for part, instead in PARTS.items():
+        own = [key for key in settings.given if key.startswith(f"{part}.")]
+        switches = [settings.given[key] for key in own if key.endswith(".enabled")]
+        if any(switches or own):
+            yield f"{part} is not modelled: {instead}."
+    yield from notes_on_numbers(settings)
+    if settings.given.get(HOST) in ("cpu", "nvme") and not job.offload:
+        yield f"{HOST} is ZeRO's: without it the optimizer stays on the GPU."
+    yield from note_on_weights(settings, job, plan)
+    yield from note_on_persistence(settings, job)
+    if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
+        yield f"Not given, so as {by} has it: {said}."
+
+
+def assumed(settings: Settings, job: TrainingJob) -> Iterator[tuple[str, str]]:
+    """What DeepSpeed takes for settings that are missing and change the step."""
+    for key in (STAGE, ACCUMULATION):
+        if key in settings.assumed:
+            yield key, f"{settings.assumed[key]}"
+    if fields.DEEPSPEED_BESIDE in settings.assumed and settings.number(STAGE, 0):
+        yield fields.DEEPSPEED_BESIDE, f"{job.stack.dp_overlap}".lower()
+    if fields.DEEPSPEED_BUCKET in settings.assumed and settings.number(STAGE, 0):
+        yield fields.DEEPSPEED_BUCKET, f"{job.stack.reduce_bucket:.0f}"
+
+
+def what_the_program_leaves(
+    words: Configuration, job: TrainingJob, plan: Plan, beside: Beside
+) -> Iterator[str]:
+    """Sentences about what its arguments do not say, or say and is not read."""
+    if (switch := switch_of(words)) and not beside.adapters:
+        unread = f"--{switch} of the program is not read: give --lora or --qlora, with the rank."
+        yield from note_on_matrices(words) if job.adapters else [unread]
+    for name, instead in PROGRAMS.items():
+        if words.get(name, False) is not False:
+            yield f"--{name} of the program is not modelled: {instead}."
+    if not beside.sequence and not words.keys() & {*SEQUENCE}:
+        yield f"No argument of the program says how long sequences are: {job.sequence} tokens (--sequence)."
+    if not words.keys() & {*RECOMPUTES} and plan.pp == 1:
+        yield (
+            f"No argument says --{RECOMPUTES[0]}: nothing is computed again. TRL, LLaMA-Factory and "
+            f"ms-swift do by default (--set {RECOMPUTES[0]}=true)."
+        )
+
+
+def of_optimizer(settings: Settings, words: Configuration) -> Iterator[str]:
+    """A sentence on another optimizer than Adam, or on one whose gradients travel in 1 bit."""
+    if not ADAM.fullmatch(kind := optimizer_of(settings, words)):
+        yield f"Optimizer {brief(kind)} is not modelled: it is priced as AdamW."
+
+
+def notes_on_numbers(settings: Settings) -> Iterator[str]:
+    half, brain = (settings.switch(f"{name}.enabled") for name in ("fp16", "bf16"))
+    if not brain:
+        yield f"{'fp16.enabled: it' if half else 'Neither bf16 nor fp16 is asked for: it'} is priced as bf16."
+
+
+def note_on_weights(settings: Settings, job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """A sentence on weights that are on the host, where each gather copies its shard to the GPU first
+    (all_gather_coalesced in deepspeed/runtime/zero/partition_parameters.py), and by what that is more."""
+    if (device := settings.given.get(WEIGHTS_HOST)) in (None, "none"):
+        return
+    if plan.zero != 3:
+        yield f"{WEIGHTS_HOST} is ZeRO-3's: without it weights stay on the GPU."
+        return
+    shard = float(peak_memory(job, plan).weights)
+    seconds = 2 * plan.microbatches(job) * shard / host_bandwidth(job.hardware)
+    most = "or more" if device == "nvme" else "at the most"
+    yield (
+        f"{WEIGHTS_HOST} = {brief(device)} is not modelled: weights stay on the GPU. So memory is "
+        f"{si(shard, 'B')} too large, and the step too short by the time of their copies from the host, two "
+        f"for each microbatch: {si(seconds, 's')} {most}."
+    )
+
+
+def note_on_persistence(settings: Settings, job: TrainingJob) -> Iterator[str]:
+    """A sentence on a threshold below which weights stay whole, where that is more than the norms."""
+    experts = job.shape.experts
+    some = (*job.shape.attention(), *job.shape.mlp(experts.ffn if experts else job.shape.ffn))
+    least = min(matrix.inputs * matrix.outputs for matrix in some)
+    threshold = settings.value(PERSISTENT)
+    if settings.number(STAGE, 0) == 3 and (type(threshold) not in (int, float) or threshold >= least):
+        yield f"{PERSISTENT} = {brief(threshold)} is not modelled: all matrices are sharded."
+
+
+def is_known(key: str, names: list[str]) -> bool:
+    """Whether it is a key, or one below a key of which no inner ones are kept."""
+    parts = key.split(".")
+    above = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    known = [name for name in above if name in names]
+    return bool(known) and (key in names or not any(each.startswith(f"{known[-1]}.") for each in names))
