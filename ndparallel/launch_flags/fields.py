@@ -26,6 +26,13 @@ LATENT_SIZES = {  # of multi-head latent attention
     "rope_dim": "--qk-pos-emb-head-dim",
     "value_dim": "--v-head-dim",
 }
+LINEAR_SIZES = {  # of linear attention
+    "key_heads": "--linear-num-key-heads",
+    "value_heads": "--linear-num-value-heads",
+    "key_dim": "--linear-key-head-dim",
+    "value_dim": "--linear-value-head-dim",
+    "conv": "--linear-conv-kernel-dim",
+}
 EXPERT_SIZES = {
     "experts": "--num-experts",
     "top_k": "--moe-router-topk",
@@ -52,6 +59,8 @@ CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 LAYOUT = "--pipeline-model-parallel-layout"
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 WINDOW, WINDOWED = "--window-size", "--window-attn-skip-freq"
+VARIANT, LINEAR_LAYERS = "--experimental-attention-variant", "--linear-attention-freq"
+OUTPUT_GATE = "--attention-output-gate"
 MULTIPLE = "--make-vocab-size-divisible-by"
 PREDICTION = "--mtp-num-layers"
 REPLICAS = "--num-distributed-optimizer-instances"
@@ -178,6 +187,7 @@ TRANSFORMERS_MOMENTS = {"fp32": "", "8bit": "adamw_bnb_8bit"}  # --optim
 NUMBERS: Mapping[str, Mapping[str, str]] = {
     "model": SIZES,
     "latent attention": LATENT_SIZES,
+    "linear attention": LINEAR_SIZES,
     "experts": EXPERT_SIZES | EXPERT_GROUPS,
     "job": JOB_SIZES,
     "plan": DEGREES,

@@ -37,6 +37,7 @@ def model_flags(shape: ModelShape) -> Iterator[str]:
     yield "" if shape.tied_embeddings else "--untie-embeddings-and-output-weights"
     yield from latent_flags(shape) if shape.latent else attention_flags(shape)
     yield fields.SINKS if shape.sinks else ""
+    yield from linear_flags(shape)
     yield from window_flags(shape)
     yield from unrotated_flags(shape)
     yield from expert_flags(shape)
@@ -71,6 +72,17 @@ def attention_flags(shape: ModelShape) -> Iterator[str]:
     yield f"{fields.HEAD_DIM} {shape.head_dim}"
     yield (f"{fields.KV_HEADS} {shape.kv_heads}" if shape.kv_heads != shape.heads else "")
     yield fields.QK_NORMS[shape.qk_norm]
+    yield fields.OUTPUT_GATE if shape.output_gate else ""
+
+
+def linear_flags(shape: ModelShape) -> Iterator[str]:
+    """Linear attention, and the layers that have it."""
+    if not shape.linear:
+        return
+    yield f"{fields.VARIANT} gated_delta_net"
+    yield from numbers(shape.linear, fields.LINEAR_SIZES)
+    kinds = [layer in shape.linear.layers for layer in range(shape.layers)]
+    yield f"{fields.LINEAR_LAYERS} {runs_of(kinds)}"
 
 
 def window_flags(shape: ModelShape) -> Iterator[str]:

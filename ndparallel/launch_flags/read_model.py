@@ -15,7 +15,7 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.launch_flags.megatron_constants import CLAMP, constants_from
 from ndparallel.launch_flags.shell_words import how_to_set
-from ndparallel.planner.models.attentions import LatentAttention
+from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
@@ -42,6 +42,8 @@ TOKENIZERS = {
     "bert-large-uncased-vocab.txt": 30522,
     "bert-large-cased-vocab.txt": 28996,
 }
+DELTA_NETS = ("gated_delta_net", "gdn")  # the gated delta rule, in releases of 2025 and of 2026
+LINEAR_DEFAULTS = {"key_heads": 16, "value_heads": 32, "key_dim": 128, "value_dim": 128, "conv": 4}
 LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
 
 
@@ -74,6 +76,8 @@ def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
         prediction_layers=flags.number(fields.PREDICTION) if flags.has(fields.PREDICTION) else 0,
         tied_embeddings=not flags.has("--untie-embeddings-and-output-weights"),
         latent=latent,
+        linear=linear_from(flags, layers),
+        output_gate=flags.has(fields.OUTPUT_GATE),
         experts=experts_from(flags, layers, ffn, "mlp" in biases),
         constants=replace(constants_from(flags), unrotated=unrotated_from(flags, layers)),
         source="a Megatron command line",
@@ -204,6 +208,24 @@ def latent_from(flags: GivenFlags) -> LatentAttention:
     return LatentAttention(
         query_rank=flags.number("--q-lora-rank") if flags.has("--q-lora-rank") else 0, **sizes
     )
+
+
+def linear_from(flags: GivenFlags, layers: int) -> GatedDeltaNet | None:
+    """Linear attention, in all but every N-th layer, or in those whose number in a list is 1. Raises
+    UserError for another variant of attention, and where no layer is said to have it."""
+    if (variant := flags.text(fields.VARIANT)) is None:
+        return None
+    if variant not in DELTA_NETS:
+        what = f"{fields.VARIANT} {variant[:60]}{how_to_set(variant)}"
+        raise UserError(f"{what} makes another model than the planner's layers: it cannot be priced.")
+    if (text := flags.text(fields.LINEAR_LAYERS)) is None:
+        raise UserError(f"{fields.VARIANT} says nothing without {fields.LINEAR_LAYERS}: give N, or a list.")
+    kinds = every_nth(text, layers)
+    plain = numbered_zeros(
+        [1 - kind for kind in kinds] if text.isdecimal() else kinds, fields.LINEAR_LAYERS, text, layers
+    )
+    sizes = {name: flags.number(flag, LINEAR_DEFAULTS[name]) for name, flag in fields.LINEAR_SIZES.items()}
+    return GatedDeltaNet(**sizes, layers=tuple(layer for layer in range(layers) if layer not in plain))
 
 
 def experts_from(flags: GivenFlags, layers: int, ffn: int, biased: bool) -> Experts | None:

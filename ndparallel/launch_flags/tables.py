@@ -163,7 +163,7 @@ def listed_rows(others: dict[str, dict[str, str]]) -> list[tuple[str, str, str]]
 
 def in_groups(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """The rows of one thing stand together, in the order in which they are described."""
-    order = ("model", "latent attention", "experts", "job", "software", "plan")
+    order = ("model", "latent attention", "linear attention", "experts", "job", "software", "plan")
     return sorted(rows, key=lambda row: order.index(row[0]))
 
 

@@ -90,6 +90,11 @@ def flavor_of(job: TrainingJob) -> Flavor:
     """Find the model among those of torchtitan. Raises UserError for one that it does not have, or sequences
     that are too long for it."""
     found = flavors().get(sizes(job.shape))
+    if job.shape.linear:
+        raise torchtitan_lacks(
+            "model with linear attention that sees no images, which are not counted here",
+            "take megatron or deepspeed",
+        )
     if not found:
         raise torchtitan_lacks(f"model of these sizes ({job.shape.name})", f"it has {', '.join(MODELS)}")
     if job.sequence > LONGEST[found.module]:
