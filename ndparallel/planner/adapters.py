@@ -24,10 +24,12 @@ NAMES = {  # ours and Hugging Face's, which PEFT's target_modules have
     "query_up": "q_b_proj",
     "kv_down": "kv_a_proj_with_mqa",
     "kv_up": "kv_b_proj",
+    "linear_out": "out_proj",
     "up": "up_proj",
     "down": "down_proj",
 }
-TARGETS = tuple(dict.fromkeys(("q_proj", "k_proj", "v_proj", *NAMES.values(), "gate_proj")))
+LINEAR_IN = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+TARGETS = tuple(dict.fromkeys(("q_proj", "k_proj", "v_proj", *NAMES.values(), "gate_proj", *LINEAR_IN)))
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,22 @@ class Adapters:
 def adapted_parts(shape: ModelShape, matrix: str) -> dict[str, float]:
     """Hugging Face's matrices in one of ours, with their shares of its outputs; none for a router or the
     head."""
-    if matrix == "qkv":
-        heads = shape.heads + 2 * shape.kv_heads
-        return {
-            "q_proj": shape.heads / heads,
-            "k_proj": shape.kv_heads / heads,
-            "v_proj": shape.kv_heads / heads,
-        }
-    if matrix == "gate_up":
-        return {"gate_proj": 0.5, "up_proj": 0.5}
-    return {NAMES[matrix]: 1.0} if matrix in NAMES else {}
+    outputs = {
+        "qkv": {
+            "q_proj": shape.heads * (1 + shape.output_gate),
+            "k_proj": shape.kv_heads,
+            "v_proj": shape.kv_heads,
+        },
+        "gate_up": {"gate_proj": 1, "up_proj": 1},
+        "linear_in": linear_outputs(shape),
+        **{ours: {theirs: 1} for ours, theirs in NAMES.items()},
+    }.get(matrix, {})
+    return {name: part / sum(outputs.values()) for name, part in outputs.items()}
+
+
+def linear_outputs(shape: ModelShape) -> dict[str, int]:
+    """The outputs of the matrices into linear attention (Qwen3_5GatedDeltaNet in transformers)."""
+    if not (net := shape.linear):
+        return {}
+    gates = {"in_proj_b": net.value_heads, "in_proj_a": net.value_heads}
+    return {"in_proj_qkv": net.mixed, "in_proj_z": net.values, **gates}

@@ -15,6 +15,7 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
+from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.prediction import peak_memory, time_step
@@ -30,18 +31,26 @@ ROUNDING = 1e-9
 SEARCHED = [name for name, recipe in RECIPES.items() if recipe.is_searched]
 DENSE = ModelShape("small", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000)
 ALL = Experts(8, 2, 2048)
-EXPERTS: dict[str, list[Experts | None]] = {
-    "dense": [None],
-    "experts": [ALL, replace(ALL, shared_experts=1, shared_ffn=2048)],
-    "both kinds of layers": [replace(ALL, dense_layers=(0, 1)), replace(ALL, dense_layers=(0, 2, 4, 6))],
+LINEAR = GatedDeltaNet(8, 16, 128, 128, 4, layers=(0, 1, 2, 4, 5, 6))
+KINDS: dict[str, list[dict[str, Any]]] = {  # of layers: fields of a shape
+    "dense": [{}],
+    "experts": [{"experts": ALL}, {"experts": replace(ALL, shared_experts=1, shared_ffn=2048)}],
+    "both kinds of layers": [
+        {"experts": replace(ALL, dense_layers=layers)} for layers in ((0, 1), (0, 2, 4, 6))
+    ],
+    "linear attention": [
+        {"linear": LINEAR},
+        {"linear": LINEAR, "experts": ALL},
+        {"linear": LINEAR, "experts": replace(ALL, dense_layers=(0, 3)), "output_gate": True},
+    ],
 }
 
 
-def any_job(draw: random.Random, experts: Experts | None) -> TrainingJob:
+def any_job(draw: random.Random, fields: dict[str, Any]) -> TrainingJob:
     hardware = find_hardware(draw.choice(["a100-80", "h100", "b200"]))
     bandwidth = hardware.across.bandwidth_bytes_per_second * draw.choice([0.1, 1.0, 1.0, 10.0])
     return TrainingJob(
-        replace(DENSE, layers=draw.choice([8, 12, 16]), vocab=draw.choice([256, 32000]), experts=experts),
+        replace(DENSE, layers=draw.choice([8, 12, 16]), vocab=draw.choice([256, 32000]), **fields),
         replace(hardware, across=replace(hardware.across, bandwidth_bytes_per_second=bandwidth)),
         draw.choice([stack for stack in STACKS.values() if not stack.executed]),
         sequence=draw.choice([1024, 4096]),
@@ -71,14 +80,14 @@ def any_plan(draw: random.Random, schedule: str, zero: int, experts: bool) -> Pl
 def legal(schedule: str, zero: int, kinds: str, count: int) -> Iterator[tuple[TrainingJob, Plan]]:
     draw = random.Random(f"{schedule} {zero} {kinds}")
     while count:
-        experts = draw.choice(EXPERTS[kinds])
-        job, plan = any_job(draw, experts), any_plan(draw, schedule, zero, experts is not None)
+        fields = draw.choice(KINDS[kinds])
+        job, plan = any_job(draw, fields), any_plan(draw, schedule, zero, "experts" in fields)
         if not any(violations(job, plan)):
             count -= 1
             yield job, plan
 
 
-@pytest.mark.parametrize("kinds", EXPERTS)
+@pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("schedule", ["none", *RECIPES])
 def test_no_step_is_shorter_than_its_bound(schedule, zero, kinds):
@@ -93,7 +102,7 @@ def test_no_step_is_shorter_than_its_bound(schedule, zero, kinds):
 def test_what_a_bound_adds_up_is_what_the_plan_is_timed_with(schedule, zero):
     """Of every rank that can matter: F, I and W of a microbatch, its messages, and the optimizer's step. The
     workload prices stage by stage, and tables all plans' parts at once."""
-    for job, plan in (one for kinds in EXPERTS for one in legal(schedule, zero, kinds, count=4)):
+    for job, plan in (one for kinds in KINDS for one in legal(schedule, zero, kinds, count=4)):
         work, (table,) = framework_workload(job, plan), time_tables(job, [spread(plan)])
         depth = depth_of(job.shape, plan.pp, plan.chunks, plan.recipe.layout)
         message = sum(work.messages()) if plan.pp > 1 else 0.0
@@ -117,7 +126,7 @@ def test_fsdps_forward_passes_wait_as_long_in_a_bound_as_on_the_streams(schedule
     """Where software copies none of what it gathers: Megatron's. Its backward passes wait at least as long
     there."""
     found = 0
-    for job, plan in (one for kinds in EXPERTS for one in legal(schedule, 3, kinds, count=20)):
+    for job, plan in (one for kinds in KINDS for one in legal(schedule, 3, kinds, count=20)):
         if job.stack.sharding:
             continue
         work, (table,) = framework_workload(job, plan), time_tables(job, [spread(plan)])
@@ -144,13 +153,13 @@ def test_most_bounds_are_near_their_steps(schedule, near):
     """The median of what a bound is of its step, by stage of ZeRO: one that forgets a term is no bound of
     anything."""
     for zero, least in enumerate(near):
-        jobs = [one for kinds in EXPERTS for one in legal(schedule, zero, kinds, count=6)]
+        jobs = [one for kinds in KINDS for one in legal(schedule, zero, kinds, count=6)]
         assert median(bounded(job, plan) for job, plan in jobs) > least, zero
 
 
 @pytest.mark.parametrize("schedule", [name for name in ("none", *RECIPES) if name not in SEARCHED])
 def test_the_bytes_beside_a_bound_are_the_plans_own(schedule):
-    for kinds, zero in product(EXPERTS, (0, 1, 2, 3)):
+    for kinds, zero in product(KINDS, (0, 1, 2, 3)):
         for job, plan in legal(schedule, zero, kinds, count=2):
             held = float(lower_bound(job, plan).memory_bytes[0])
             assert held == pytest.approx(float(peak_memory(job, plan).total), rel=ROUNDING), (job, plan)
@@ -167,7 +176,7 @@ def test_no_step_is_shorter_than_its_bound_where_tp_cuts_experts(dispatcher):
     assert max(near) <= 1 + ROUNDING and median(near) > 0.9 and len(near) > 20
 
 
-@pytest.mark.parametrize("kinds", EXPERTS)
+@pytest.mark.parametrize("kinds", KINDS)
 def test_no_step_of_hsdp_is_shorter_than_its_bound(kinds):
     """Shards over some of dp's and cp's ranks, and replicas over the others."""
     schedules, near = ("none", "1f1b", "interleaved"), []
@@ -181,7 +190,7 @@ def test_no_step_of_hsdp_is_shorter_than_its_bound(kinds):
     assert median(near) > 0.8
 
 
-@pytest.mark.parametrize("kinds", EXPERTS)
+@pytest.mark.parametrize("kinds", KINDS)
 def test_nor_is_one_whose_gradients_overlap_and_whose_weights_do_not(kinds):
     """Megatron with --overlap-grad-reduce alone: a gather waits for the reduction on its line, and replicas'
     sums are on another."""

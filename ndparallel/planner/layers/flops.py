@@ -49,13 +49,14 @@ def adapter_flops(job: TrainingJob) -> float:
     """FLOPs of a step in adapters, 6 for each parameter and token; of experts those that a token uses."""
     if not job.adapters:
         return 0.0
-    some, plan = job.shape.experts, Plan()
-    (dense, _), (shared, own) = (
-        trained_of(job, plan, kind) for kind in ("dense", "experts" if some else "dense")
-    )
-    own = own * some.top_k / some.experts if some else 0.0
-    parameters = (job.shape.layers - job.shape.moe_layers) * dense + job.shape.moe_layers * (shared + own)
-    return 6 * job.global_batch * job.sequence * float(parameters)
+    shape, some = job.shape, job.shape.experts
+    every = [shape.kind(layer) for layer in range(shape.layers)]
+    parameters = 0.0
+    for kind in shape.layer_kinds:
+        shared, own = trained_of(job, Plan(), kind)
+        used = own * some.top_k / some.experts if some else 0.0
+        parameters += every.count(kind) * float(shared + used)
+    return 6 * job.global_batch * job.sequence * parameters
 
 
 def recomputed_flops(job: TrainingJob, plan: Plan) -> float:

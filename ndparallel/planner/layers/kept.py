@@ -138,10 +138,16 @@ def scores_bytes(lists: LayerLists, again: bool):
 
 def adapter_bytes(lists: LayerLists):
     """Bytes between the two matrices of a dense layer's adapters."""
+    shape = lists.shape
     if not (adapters := lists.share.adapters):
         return 0
-    names = [matrix.name for matrix in (*lists.shape.attention(), *lists.shape.mlp(lists.shape.ffn))]
-    adapted = sum(len(adapters.shares(lists.shape, name)) for name in names)
+
+    def adapted_in(matrices: Sequence[Linear]) -> int:
+        return sum(len(adapters.shares(shape, matrix.name)) for matrix in matrices)
+
+    linear_share = shape.linear_layers / shape.layers
+    linear = linear_share and linear_share * adapted_in(lists.linear.matrices)
+    adapted = (1 - linear_share) * adapted_in(shape.attention()) + linear + adapted_in(shape.mlp(shape.ffn))
     return lists.share.rows * adapted * adapters.rank * lists.itemsize
 
 

@@ -169,4 +169,4 @@ class LinearAttentionLists(LayerParts):
         gate, and what goes into the last product."""
         net = self.net
         heads = net.value_heads * (2 * net.key_dim + net.value_dim + CHUNK)
-        return self.of_tokens(net.mixed + 2 * net.keys + heads + 2 * net.values)
+        return self.of_tokens(net.mixed + 2 * net.keys + heads + 3 * net.values)

@@ -1,0 +1,254 @@
+"""Linear attention: what a layer of it multiplies, moves, keeps and sends, against Megatron's own count of
+FLOPs and published seconds of its kernels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.adapters import Adapters
+from ndparallel.planner.error_bar import error_bar
+from ndparallel.planner.imbalance import held
+from ndparallel.planner.job import Plan, Share, TrainingJob
+from ndparallel.planner.layers.flops import model_flops
+from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.layers.layer import LayerLists
+from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.legality import check
+from ndparallel.planner.models.attentions import GatedDeltaNet
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import workload_of
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.stages import elements_of, stage_kinds
+
+QWEN, MIXTURE = find_model("qwen3.5-27b"), find_model("qwen3.5-397b-a17b")
+assert QWEN.linear
+NET = QWEN.linear
+MEGATRON = find_stack("megatron-core")
+S, H = 8192, 5120  # tokens; numbers of one in qwen3.5-27b
+KEYS, VALUES, HEADS = 16 * 128, 48 * 128, 48  # of its linear attention
+INTO = 2 * KEYS + 2 * VALUES + 2 * HEADS
+
+
+def job(shape=QWEN, software="megatron-core", **fields) -> TrainingJob:
+    return TrainingJob(shape, find_hardware("h200"), find_stack(software), S, 64, **fields)
+
+
+def lists(shape=QWEN, **share) -> LayerLists:
+    return LayerLists(shape, Share(1, S, **share), MEGATRON)
+
+
+def named(items: list, name: str) -> list:
+    return [item for item in items if item.name == name]
+
+
+# ------------------------------------------------------------------------------------------------- the model
+
+
+def test_every_fourth_layer_has_attention_and_the_others_linear_attention():
+    assert [QWEN.kind(layer) for layer in range(4)] == ["linear-dense"] * 3 + ["dense"]
+    assert (QWEN.linear_layers, QWEN.layers) == (48, 64)
+    assert MIXTURE.layer_kinds == ("linear-experts", "experts")
+
+
+def test_parameters_of_stages_add_up_to_the_models():
+    one, plan = job(), Plan(pp=4)
+    kinds = [kind for stage in stage_kinds(one, plan) for kind in stage]
+    held_in_all = sum(sum(elements_of(one, plan, kind)) for kind in kinds)
+    # the head has its prediction layer besides
+    assert held_in_all == QWEN.parameters().total + QWEN.parameters().prediction
+
+
+def test_heads_of_keys_serve_heads_of_values_evenly():
+    with pytest.raises(UserError, match="5 heads of keys cannot serve 32 .* nearest: 4 or 8"):
+        GatedDeltaNet(5, 32, 128, 128, 4, (0,))
+    with pytest.raises(UserError, match="layer 64 is to be linear, but the last layer is 63"):
+        replace(QWEN, linear=replace(NET, layers=(64,)))
+
+
+# --------------------------------------------------------------------------------------------- FLOPs, seconds
+
+
+def test_model_flops_are_those_that_megatron_counts():
+    """num_floating_point_operations of megatron/training/training.py, in its own terms: three passes of two
+    operations, without prediction layers; the small convolution's and norms' parameters are below 1e-4."""
+    linear = H * INTO + 4 * (2 * KEYS + VALUES) + HEADS * 128**2 * 4 + H * VALUES
+    attention = H * (2 * 24 + 2 * 4) * 256 + 24 * 256 * H + 24 * 256 * S
+    mlp, head = 3 * H * 17408, H * 248320
+    tokens = 64 * S
+    megatron = 3 * 2 * tokens * (48 * linear + 16 * attention + 64 * mlp + head)
+    alone = job(replace(QWEN, prediction_layers=0))
+    assert model_flops(alone) == pytest.approx(megatron, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "heads", "tokens", "forward_ms"),
+    [
+        ("h200", 64, 4096, 0.417),
+        ("h200", 64, 16384, 1.598),
+        ("h200", 32, 8192, 0.466),
+        ("h200", 16, 16384, 0.614),
+        ("h200", 8, 8192, 0.234),
+        ("gb200", 64, 8192, 0.761),
+        ("gb200", 16, 16384, 0.676),
+    ],
+)
+def test_the_delta_rule_takes_its_published_seconds_at_other_lengths_too(hardware, heads, tokens, forward_ms):
+    """QwenLM/FlashQLA, benchmark_results_H200.txt and _GB200.txt, column FLA; the rates are those of 32k
+    tokens alone. Replayed from a CUDA graph: without launches' gaps."""
+    assert seconds_of("forward", hardware, heads, tokens) == pytest.approx(forward_ms / 1e3, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "heads", "backward_ms"),
+    [
+        ("h200", 32, 1.444),
+        ("h200", 16, 0.957),
+        ("h200", 8, 0.722),
+        ("gb200", 32, 1.552),
+        ("gb200", 16, 1.088),
+    ],
+)
+def test_its_backward_pass_too(hardware, heads, backward_ms):
+    """The same files, 8k tokens in one sequence."""
+    assert seconds_of("backward", hardware, heads, 8192) == pytest.approx(backward_ms / 1e3, rel=0.06)
+
+
+def seconds_of(direction: str, hardware: str, heads: int, tokens: int) -> float:
+    shape = replace(QWEN, linear=replace(NET, value_heads=heads, key_heads=heads))
+    rule = LayerLists(shape, Share(1, tokens), MEGATRON).linear.delta_rule(direction)
+    gpu = find_hardware(hardware)
+    return gpu.seconds(rule) - rule.kernels * gpu.kernel_overhead_seconds
+
+
+def test_a_state_is_as_quick_alone_as_beside_as_many_of_other_sequences():
+    """Sequences count like heads: twice the sequences with half of the heads take as long."""
+    one, two = (
+        LayerLists(QWEN, Share(micro_batch, S, tp=tp), MEGATRON).linear.delta_rule("forward")
+        for micro_batch, tp in ((1, 1), (2, 2))
+    )
+    assert one.shape == two.shape and one.flops == two.flops
+
+
+# ----------------------------------------------------------------------------------------------- the lists
+
+
+def test_products_are_those_of_its_matrices_and_tp_cuts_them():
+    whole, cut = lists(), lists(tp=4, sequence_parallel=True)
+    for side, product in (("forward", "forward"), ("backward_input", "dgrad"), ("backward_weight", "wgrad")):
+        for matrix, inputs, outputs in (("linear_in", H, INTO), ("linear_out", VALUES, H)):
+            passes = [getattr(one.unit("linear-dense", "none"), side) for one in (whole, cut)]
+            flops = [named(items, f"{matrix} {product}")[0].flops for items in passes]
+            assert flops == [2 * S * inputs * outputs, 2 * S * inputs * outputs / 4]
+
+
+def test_tp_gathers_and_scatters_linear_attention_as_often_as_attention():
+    one = lists(tp=4, sequence_parallel=True)
+    sent = {
+        kind: [item.name for item in one.unit(kind, "none").forward if isinstance(item, CollectiveOp)]
+        for kind in ("dense", "linear-dense")
+    }
+    assert sent["dense"] == sent["linear-dense"] == ["tp all_gather", "tp reduce_scatter"] * 2
+
+
+def test_cp_ranks_exchange_sequences_for_heads_and_back():
+    """tensor_a2a_cp2hp and _hp2cp of Megatron-Core: all that one product gives, and the result."""
+    unit = lists(cp=4).unit("linear-dense", "none")
+    for items, order in ((unit.forward, (INTO, VALUES)), (unit.backward_input, (VALUES, INTO))):
+        assert [one.bytes for one in named(items, "cp heads")] == [S / 4 * width * 2 for width in order]
+    rule = named(unit.forward, "linear attention")[0]
+    assert rule.shape[:2] == (S / 4 * HEADS, HEADS / 4)  # tokens x heads, and states at once
+
+
+def test_prices_of_an_array_are_those_of_its_plans():
+    degrees = np.array([1, 2, 4])
+    together = LayerLists(QWEN, Share(1, S, tp=degrees, cp=degrees), MEGATRON).unit("linear-dense", "none")
+    for place, degree in enumerate(degrees):
+        alone = lists(tp=int(degree), cp=int(degree)).unit("linear-dense", "none")
+        for name in ("linear attention", "convolution", "gated norm"):
+            each = named(together.forward, name)[0].flops, named(together.forward, name)[0].bytes
+            expected = named(alone.forward, name)[0]
+            assert [np.broadcast_to(number, 3)[place] for number in each] == [expected.flops, expected.bytes]
+
+
+def test_an_output_gate_widens_queries_and_multiplies_what_heads_give():
+    gated, plain = (lists(replace(QWEN, output_gate=gate)).unit("dense", "none") for gate in (True, False))
+    more = 2 * S * H * 24 * 256
+    assert named(gated.forward, "qkv forward")[0].flops - named(plain.forward, "qkv forward")[0].flops == more
+    (gate,) = named(gated.forward, "output gate")
+    assert gate.bytes == 3 * S * 24 * 256 * 2 and not named(plain.forward, "output gate")
+
+
+def test_selective_recomputation_runs_no_core_of_linear_attention():
+    stack = replace(MEGATRON, selective=("core_attn",))
+    one = LayerLists(QWEN, Share(1, S), stack)
+    assert one.unit("linear-dense", "selective").recompute == []
+    assert [item.kind for item in one.unit("dense", "selective").recompute] == ["cudnn forward"]
+
+
+def test_full_recomputation_runs_the_rule_again():
+    again = lists().unit("linear-dense", "full").recompute
+    assert [item.kind for item in named(again, "linear attention")] == ["delta-rule forward"]
+
+
+def test_it_keeps_what_its_kernels_save():
+    """By hand: the convolution's input; queries and keys before and behind their copies for 48 heads; values;
+    an inverse of 64 for each token and head; what the rule gives, the gate, and what is multiplied last;
+    beside input and norm of the half."""
+    every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
+    kept = kept_bytes(lists(every), "none") - kept_bytes(lists(replace(QWEN, linear=None)), "none")
+    linear = (2 * KEYS + VALUES) + 2 * KEYS + 2 * HEADS * 128 + VALUES + 64 * HEADS + 3 * VALUES
+    attention = (2 * 24 + 2 * 4 + 2 * 24) * 256
+    assert kept == 2 * S * (linear - attention)
+
+
+def test_memory_of_a_hybrid_is_the_mean_of_its_layers():
+    every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
+    mean = [kept_bytes(lists(shape), "none") for shape in (QWEN, every, replace(QWEN, linear=None))]
+    assert mean[0] == pytest.approx(0.75 * mean[1] + 0.25 * mean[2], rel=1e-12)
+
+
+def test_adapters_stand_on_linear_attention_too():
+    rank = 16
+    on_all, on_output = Adapters(rank), Adapters(rank, ("out_proj",))
+    matrices = NET.matrices(H)
+    # in_proj_qkv, in_proj_z, in_proj_b and in_proj_a read the same input
+    assert on_all.elements(QWEN, matrices, 1) == rank * (4 * H + INTO + VALUES + H)
+    assert on_output.elements(QWEN, matrices, 1) == rank * (VALUES + H)
+
+
+# -------------------------------------------------------------------------------------------------- plans
+
+
+@pytest.mark.parametrize(
+    ("software", "plan", "sentence"),
+    [
+        ("megatron-2022", Plan(), "megatron-2022 has no linear attention"),
+        ("torchtitan", Plan(cp=2), "torchtitan does not cut linear attention over cp=2; cp must be 1"),
+        ("deepspeed", Plan(tp=2), "deepspeed does not cut linear attention over tp=2; tp must be 1"),
+        ("megatron-core", Plan(tp=8, cp=4), r"tp\*cp=32 cannot cut the 16 heads .* nearest: 16"),
+    ],
+)
+def test_what_software_cannot_cut_is_refused(software, plan, sentence):
+    with pytest.raises(UserError, match=sentence):
+        check(job(software=software), plan)
+
+
+def test_megatron_cuts_it_over_tp_and_cp():
+    check(job(), Plan(tp=4, cp=4, sequence_parallel=True))
+
+
+def test_stages_are_told_by_their_layers():
+    assert (
+        held(workload_of(job(), Plan(pp=4)), 0) == "embedding, 4 layers and 12 layers with linear attention"
+    )
+    words = held(workload_of(job(MIXTURE), Plan(pp=4)), 3)
+    assert words.startswith("4 layers with experts, 11 layers with linear attention and experts and head")
+
+
+def test_its_bar_says_that_no_run_of_it_was_measured():
+    bar = error_bar(job(), Plan(tp=2, dp=8))
+    assert "no measured run has linear attention" in bar.sentence
+    assert bar.fraction > error_bar(job(find_model("qwen3-32b")), Plan(tp=2, dp=8)).fraction
