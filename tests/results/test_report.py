@@ -13,6 +13,7 @@ from rich.console import Console
 from gpu import si
 from ndparallel.base.json_text import json_text
 from ndparallel.base.quantities import si_or_dash
+from ndparallel.results.against_one_gpu import Tolerance, WeightTolerance
 from ndparallel.results.columns import LEAST_SHARE, heads
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
 from ndparallel.results.report import MEMORY_HEADS, Report, Run
@@ -267,6 +268,13 @@ def test_every_steps_loss_is_held_against_a_bound_that_grows_as_rounding_does(st
         "single GPU", data_parallel(1), HARDWARE, 51, losses=[5.5] * 51, max_gradient_difference=0.0
     )
     assert report(row(losses=[*earlier, 5.5], baseline=one)).equal() == equal
+
+
+def test_stepped_weights_may_differ_more_the_more_steps_there_were():
+    held = WeightTolerance("max_weight_difference", 1e-6)
+    one, eleven = (Tolerance(weights=held, steps=steps) for steps in (1, 11))
+    assert one.weights_allowed == 1e-6 and eleven.weights_allowed == pytest.approx(1e-6 * 1.2**10)
+    assert Tolerance(steps=11).weights_allowed == math.inf
 
 
 def test_a_loss_that_is_not_a_number_is_never_equal():
