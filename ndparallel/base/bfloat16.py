@@ -60,7 +60,7 @@ def is_narrow(array: Any) -> bool:
 
 
 def wide(array: Any) -> Any:
-    """The same numbers as a plain array; anything else as it is."""
+    """Return the numbers as a plain array; anything else as it is."""
     return array.view(np.ndarray) if isinstance(array, BFloat16) else array
 
 
@@ -119,7 +119,7 @@ def with_sums(results: Any, main: Callable, sums: Callable) -> Any:
 
 
 def in_float32(array: Any) -> Any:
-    """The same numbers where they are not to be rounded any more; other dtypes stay as they are."""
+    """Return the numbers where they are not to be rounded any more; other dtypes stay as they are."""
     return array.astype(np.float32) if array.dtype == STAND_IN else wide(array)
 
 

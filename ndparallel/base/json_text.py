@@ -11,7 +11,7 @@ def json_text(value: Any) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """The same in JSON's types: null for what is not finite, Python's numbers for numpy's."""
+    """Return a value in JSON's types: None for what is not finite, Python's numbers for numpy's."""
     if isinstance(value, dict):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

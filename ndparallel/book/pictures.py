@@ -48,7 +48,7 @@ from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.by_axis import hierarchy
-from ndparallel.results.run import Run
+from ndparallel.results.report import Run
 from ndparallel.training.job import Job
 
 FOLDER = ROOT / "docs" / "pictures"

@@ -200,5 +200,5 @@ def start_clocks(
 
 
 def column(nbytes) -> np.ndarray:
-    """The same for each member: (...) to (..., 1)."""
+    """Give what is alike for all members an axis of its own: (...) to (..., 1)."""
     return np.asarray(nbytes)[..., None]

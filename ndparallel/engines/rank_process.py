@@ -28,7 +28,8 @@ from ndparallel.engines.task import ProgramReference, load, run_rank
 
 
 class Lifeline:
-    """One for all ranks of this process, of whatever pool: none may inherit the other's writing end."""
+    """A pipe that closes when the launcher ends. All ranks of this process, of whatever pool, have the same,
+    so that none inherits the writing end of another."""
 
     def __init__(self) -> None:
         self.reader, self.writer = multiprocessing.Pipe(duplex=False)

@@ -174,7 +174,7 @@ def disturbances_from(arguments: argparse.Namespace) -> Disturbances | None:
 
 
 def slow_gpu(text: str) -> tuple[int, float]:
-    """Read RANK:FACTOR."""
+    """Read RANK:FACTOR. Raises UserError for anything else."""
     rank, _, factor = text.partition(":")
     form = "write RANK:FACTOR, as in --slow-gpu 2:1.5 for a GPU 2 that takes 1.5 times as long"
     (gpu,) = ranks_from(f"--slow-gpu {brief(text)}", form, rank)
@@ -182,7 +182,7 @@ def slow_gpu(text: str) -> tuple[int, float]:
 
 
 def slow_link(text: str) -> tuple[int, int, float]:
-    """Read A-B:FACTOR."""
+    """Read A-B:FACTOR. Raises UserError for anything else, and for a link from a GPU to itself."""
     ends, _, factor = text.partition(":")
     form = "write A-B:FACTOR, as in --slow-link 0-1:4 for a quarter of the bandwidth of that link"
     a, b = ranks_from(f"--slow-link {brief(text)}", form, *ends.partition("-")[::2])

@@ -170,7 +170,7 @@ def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
 
 
 def gpus_started(words: list[str], variables: Mapping[str, list[str]]) -> int:
-    """The same; 0 where the file does not say."""
+    """How many GPUs `world_size` finds; 0 where the file does not say."""
     try:
         return world_size(words, variables)
     except UserError:

@@ -210,7 +210,8 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def gradient_flag(stack: Stack, plan: Plan) -> str:
-    """In which type gradients are added up and reduced."""
+    """The flag of the type in which gradients are added up and reduced; "" where Megatron-Core takes it
+    anyway."""
     if plan.zero < 2:
         return "--grad-reduce-in-bf16" if stack.gradient_bytes == 2 else ""
     (dtype,) = (name for name, size in fields.FSDP_GRADIENT_BYTES.items() if size == stack.gradient_bytes)

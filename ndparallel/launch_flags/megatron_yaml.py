@@ -51,5 +51,6 @@ def words_of(flag: str, value: Any) -> Iterator[str]:
 
 
 def quoted(value: Any) -> str:
-    """As one word, in which variables are replaced; some files escape what a shell would take as its own."""
+    """Quote a value as one word, in which variables are replaced; some files escape what a shell would take
+    as its own."""
     return '"' + re.sub(r'[\\"`]', "", str(value)) + '"'

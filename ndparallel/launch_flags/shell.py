@@ -68,13 +68,18 @@ def read_script(
         runs = every([reached, *(block.runs for block in blocks)])
         succeeded, reached = outcome(rest, reached, succeeded, script), True
         if rest and runs is not False:
-            assign_defaults(script, rest, runs is None)
-            left = assign(script, as_assignment(rest), runs is None)
-            words = program(expanded_words(left, script.variables), script.variables)
-            if words[:1] in INCLUDES and words[1:]:
-                pending.insert(included(script, words[1]))
-            script.commands += [words] if has_arguments(words) else []
+            pending.insert(carry_out(rest, script, runs is None))
     return script
+
+
+def carry_out(statement: str, script: Script, conditional: bool) -> Iterator[str]:
+    """Set what a statement sets, and keep the words of its command if that has flags. Return the statements
+    of a file that it includes, if it does."""
+    assign_defaults(script, statement, conditional)
+    left = assign(script, as_assignment(statement), conditional)
+    words = program(expanded_words(left, script.variables), script.variables)
+    script.commands += [words] if has_arguments(words) else []
+    return included(script, words[1]) if words[:1] in INCLUDES and words[1:] else iter(())
 
 
 def has_arguments(words: list[str]) -> bool:

@@ -57,27 +57,18 @@ def follow(blocks: list[ShellBlock], statement: str, script: Script) -> str:
     top = blocks[-1] if blocks else None
     if top and top.patterns is not None and first not in CLOSERS:
         return choose(top, statement)
+    if block := opened(first, rest, script):
+        blocks.append(block)
+        return choose(block, rest.partition(" in")[2].strip())
     match first:
-        case "if":
-            now = truth(rest, script)
-            blocks.append(ShellBlock(now, now))
         case "elif" if top:
             top.branch(truth(rest, script))
         case "else" if top:
             top.branch(True)
             return rest
-        case "case":
-            subject, _, patterns = rest.partition(" in")
-            blocks.append(ShellBlock(False, False, one_word(subject.strip(), script.variables), []))
-            return choose(blocks[-1], patterns.strip())
         case ";;":
             if top and top.subject is not None:
                 top.runs, top.patterns = False, []
-        case "while" | "until":
-            never = truth(rest, script) is (first == "until")
-            blocks.append(ShellBlock(False if never else None, None))
-        case "for":
-            blocks.append(ShellBlock(None, None))
         case "then" | "do":
             return rest
         case _ if first in CLOSERS:
@@ -85,6 +76,23 @@ def follow(blocks: list[ShellBlock], statement: str, script: Script) -> str:
         case _:
             return statement
     return ""
+
+
+def opened(first: str, rest: str, script: Script) -> ShellBlock | None:
+    """The condition, `case` or loop that a statement opens with its `first` word, if it does."""
+    match first:
+        case "if":
+            now = truth(rest, script)
+            return ShellBlock(now, now)
+        case "case":
+            subject = rest.partition(" in")[0].strip()
+            return ShellBlock(False, False, one_word(subject, script.variables), [])
+        case "while" | "until":
+            never = truth(rest, script) is (first == "until")
+            return ShellBlock(False if never else None, None)
+        case "for":
+            return ShellBlock(None, None)
+    return None
 
 
 def choose(block: ShellBlock, statement: str) -> str:

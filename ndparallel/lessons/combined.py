@@ -23,7 +23,7 @@ from ndparallel.lessons.sweeps import (
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import DEFAULT_ORDER, Mesh
 from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 COLUMNS = ("step_seconds", "speedup", "exposed share", "bubble share", "sent_bytes", "memory_bytes")

@@ -14,8 +14,7 @@ from ndparallel.lessons.runner import Entry, RefusedEntry, Runner, baseline
 from ndparallel.lessons.table import choose, enter_or_refuse, names_as_written, refuse_all, run_entries
 from ndparallel.results.measure import Measurement
 from ndparallel.results.progress import Announce, progress
-from ndparallel.results.report import Report
-from ndparallel.results.run import Run
+from ndparallel.results.report import Report, Run
 from ndparallel.training.job import Job
 
 COMMUNICATION = "exposed communication"

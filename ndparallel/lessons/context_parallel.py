@@ -10,7 +10,7 @@ from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import NOTHING_FITS, Row, sweep_row
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.measure import breakdown
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 RINGS = ("attention, ring in order", "attention, ring zigzag", "attention, overlapped")

@@ -12,7 +12,7 @@ from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import Row, fitting, row_and_results, sweep_row
 from ndparallel.results.columns import LEAST_SHARE
 from ndparallel.results.measure import Measurement
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 OVER_NODES = ("DDP hierarchical", "DDP ring overlapped", "HSDP")

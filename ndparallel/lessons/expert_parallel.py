@@ -17,7 +17,7 @@ from ndparallel.lessons.sweeps import (
 )
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 EVERYWHERE, DIVIDED = "experts, everywhere", "experts, divided"

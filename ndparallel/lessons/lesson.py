@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 Program = Callable[..., Any]  # a rank program: (gpu, job) -> Outcome

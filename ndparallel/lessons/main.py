@@ -19,7 +19,7 @@ from ndparallel.lessons.runner import Runner
 from ndparallel.lessons.table import entries_of, names_as_written, run_lesson
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER
 from ndparallel.results.progress import progress
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 

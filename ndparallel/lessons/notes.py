@@ -12,7 +12,7 @@ from ndparallel.base.words import count
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.runner import MOST_WITH_EVENTS
-from ndparallel.results.run import Run
+from ndparallel.results.report import Run
 from ndparallel.training.job import Job, check_batch
 
 

@@ -13,7 +13,7 @@ from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import NOTHING_FITS, Row, fitting, sweep_row
 from ndparallel.model.stages import head_in_blocks, layers_per_stage
 from ndparallel.model.units import ModelConfig
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 COLUMNS = ("step_seconds", "speedup", "bubble share", "exposed share")

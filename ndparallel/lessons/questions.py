@@ -24,7 +24,6 @@ from ndparallel.results.record import record_in, value_of
 
 UNITS = {"%": 0.01, "x": 1.0, "ms": 1e-3, "s": 1.0, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 BOOK = {"How GPUs talk": "1d", "From the lesson to the cluster": "cluster"}  # else the lesson's
-COUNTS = ("hops", "days", "GPUs", "microbatches")  # units without a prefix
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gpu import Hardware
 from ndparallel.base.words import listed
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 
@@ -70,13 +70,9 @@ def winners(row: Mapping) -> list[str]:
 
 
 def row(scenario: Scenario, run: Run) -> dict:
-    report = run.report
     found: dict = {"what if": scenario.name}
-    parallel = [measured for measured in report.strategies if measured.gpus > 1 and report.speedup(measured)]
-    for gpus in sorted({measured.gpus for measured in parallel}):
-        best = max(
-            (measured for measured in parallel if measured.gpus == gpus),
-            key=lambda measured: report.speedup(measured) or 0,
-        )
-        found |= {f"fastest on {gpus}": best.name, f"speedup on {gpus}": report.speedup(best)}
+    parallel = [one for one in run.report.against_one_gpu if one.row.gpus > 1 and one.speedup]
+    for gpus in sorted({one.row.gpus for one in parallel}):
+        best = max((one for one in parallel if one.row.gpus == gpus), key=lambda one: one.speedup or 0)
+        found |= {f"fastest on {gpus}": best.row.name, f"speedup on {gpus}": best.speedup}
     return found

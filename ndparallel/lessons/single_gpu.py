@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.lessons.lesson import Lesson, Strategy
-from ndparallel.results.run import Run
+from ndparallel.results.report import Run
 
 SAVINGS = {
     "4 microbatches": "Taking the batch in 4 parts",

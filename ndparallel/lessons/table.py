@@ -15,11 +15,10 @@ from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.launch import check_ranks
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.runner import Entry, Reference, RefusedEntry, Runner, baseline, entry_of
-from ndparallel.results.against_one_gpu import WEIGHT_TOLERANCE
+from ndparallel.results.against_one_gpu import WEIGHT_TOLERANCE, Tolerance
 from ndparallel.results.measure import Measurement
 from ndparallel.results.progress import Announce, ignore
-from ndparallel.results.report import Report
-from ndparallel.results.run import Run
+from ndparallel.results.report import Report, Run
 from ndparallel.training.gradient_check import tolerance_of
 from ndparallel.training.job import Job
 
@@ -132,8 +131,9 @@ def make_report(
         model=work_of(job),
         strategies=tuple(rows),
         baseline=reference.measurement,
-        tolerance=tolerance_of(job),
-        weight_tolerance=WEIGHT_TOLERANCE.get((job.dtype, job.optimizer)),
+        tolerance=Tolerance(
+            tolerance_of(job), WEIGHT_TOLERANCE.get((job.dtype, job.optimizer)), steps=job.steps
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.lessons.sweeps import fitting, sweep_row
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 TWO_LAYERS = ("MLP, columns then rows", "MLP, columns twice")

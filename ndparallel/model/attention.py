@@ -41,7 +41,7 @@ def attention_core(block: Unit) -> "LocalCore":
 
 
 class LocalCore:
-    """All the keys are here."""
+    """Attention of a rank that has all the keys."""
 
     def __init__(self, block: Unit) -> None:
         self.block, self.context, self.cp = block, block.context, block.context.cp

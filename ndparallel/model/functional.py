@@ -173,30 +173,30 @@ def attention_scores_backward(
 
 
 def heads_first(x: np.ndarray) -> np.ndarray:
-    """(s, b, heads, d) to (b, heads, s, d)."""
+    """Transpose (s, b, heads, d) to (b, heads, s, d)."""
     return x.transpose(1, 2, 0, 3)
 
 
 def sequence_first(x: np.ndarray) -> np.ndarray:
-    """(b, heads, s, d) to (s, b, heads, d)."""
+    """Transpose (b, heads, s, d) to (s, b, heads, d)."""
     return x.transpose(2, 0, 1, 3)
 
 
 def grouped(x: np.ndarray, kv_heads: int) -> np.ndarray:
-    """(s, b, H, d) to (b, K, H/K, s, d): the query heads that share a key-value head stand together."""
+    """Turn (s, b, H, d) into (b, K, H/K, s, d): the query heads of one key-value head stand together."""
     s, b, heads, d = x.shape
     return heads_first(x).reshape(b, kv_heads, heads // kv_heads, s, d)
 
 
 def merged(x: np.ndarray) -> np.ndarray:
-    """(b, K, H/K, s, n) to (b, K, H/K * s, n): one matrix for all queries of a key-value head, of which BLAS
-    needs no copies."""
+    """Turn (b, K, H/K, s, n) into (b, K, H/K * s, n): one matrix for all queries of a key-value head, of
+    which BLAS needs no copies."""
     b, kv_heads, group, s, n = x.shape
     return x.reshape(b, kv_heads, group * s, n)
 
 
 def ungrouped(x: np.ndarray) -> np.ndarray:
-    """(b, K, H/K, s, d) to (s, b, H, d)."""
+    """Turn (b, K, H/K, s, d) into (s, b, H, d)."""
     b, kv_heads, group, s, d = x.shape
     return sequence_first(x.reshape(b, kv_heads * group, s, d))
 

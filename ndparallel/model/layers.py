@@ -108,8 +108,8 @@ class SubLayer:
         return dx
 
     def overlapped_backward(self, name: str, dy: np.ndarray, saved: Saved) -> np.ndarray:
-        """The same for a column-parallel matmul: the sum of the input's gradient travels beside the weight's
-        gradient; an input that is gathered again travels beside the input's gradient."""
+        """Return the input's gradient of a column-parallel matmul: its sum travels beside the weight's
+        gradient, and an input that is gathered again beside the input's gradient."""
         x = saved.take(self.linears[name])
         gathering = self.tp.gather(x, async_op=True) if self.keeps_shard(name) else None
         dx = self.linear(name, dy, self.block.w[name].T)

@@ -50,7 +50,7 @@ def gates_backward(
 
 
 def places(chosen: np.ndarray, experts: int) -> np.ndarray:
-    """Where choices (t, k) stand in a flat array of what every token has of every expert."""
+    """The places (t, k) of choices (t, k) in the flat array of what every token has of every expert."""
     return chosen if is_size_only(chosen) else chosen + _first_places(len(chosen), experts)
 
 

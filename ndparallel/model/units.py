@@ -236,7 +236,7 @@ def event_name(phase: str, unit: str, name: str) -> str:
 
 
 def rows(x: np.ndarray) -> np.ndarray:
-    """(s, b, h) to (s * b, h)."""
+    """Turn (s, b, h) into rows: (s * b, h)."""
     return x.reshape(-1, x.shape[-1])
 
 

@@ -59,7 +59,7 @@ class Embedding(Unit):
         self.inner += [TiedTable(self, index, is_copy=False)] * config.tied
 
     def forward(self, tokens: np.ndarray, microbatch: int) -> np.ndarray:
-        """(s, b) to (s, b, h)."""
+        """Look up the rows of tokens (s, b): (s, b, h)."""
         self.context.phase = "forward"
         self.elementwise("lookup", tokens.size * self.context.config.hidden, 2)
         self.keep(microbatch).keep(tokens=tokens)
@@ -101,7 +101,8 @@ class Head(Unit):
         self.inner += [TiedTable(self, index, is_copy=True)] * tied
 
     def forward(self, x: np.ndarray, microbatch: int) -> float:
-        """(s, b, h) to the mean loss, in nats per token, of predicting the context's targets (s, b)."""
+        """Return the mean loss, in nats per token, of predicting the context's targets (s, b) from x
+        (s, b, h)."""
         self.context.phase = "forward"
         tp, targets = self.context.tp, self.context.targets[microbatch]
         normed = self.norm("norm", x)

@@ -74,7 +74,7 @@ class TokenDispatcher:
         return by_expert_first(self.arriving)
 
     def order_of(self, rows: np.ndarray) -> Any:
-        """The same for these rows; rows that are only sizes stand anywhere."""
+        """The `order` as an index of these rows; rows that are only sizes stand anywhere."""
         return slice(None) if is_size_only(rows) else self.order
 
     @property

@@ -46,7 +46,7 @@ class Ends(NamedTuple):
         return max(end - start for start, end in zip(self.start, self.end))
 
     def later(self, seconds: float) -> "Ends":
-        """The same, with so many seconds more behind each rank's first step, where nothing is reduced."""
+        """The ends with so many seconds more behind each rank's first step, where nothing is reduced."""
         end, complete = ([moment + seconds for moment in moments] for moments in (self.end, self.complete))
         return Ends(self.start, end, complete, self.reduced)
 

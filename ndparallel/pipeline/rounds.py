@@ -135,7 +135,7 @@ def middle(actions: Sequence[Action]) -> tuple[int, int]:
 
 
 def renumbered(actions: Iterable[Action]) -> list[Action]:
-    """The same without gaps: each op on a stage counts its microbatches."""
+    """Number actions without gaps: each op on a stage counts its microbatches."""
     done: Counter[tuple[str, int]] = Counter()
     numbered = []
     for op, stage, _ in actions:

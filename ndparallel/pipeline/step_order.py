@@ -168,8 +168,8 @@ def program(rank: int, steps: list[list[Action]], order: list[Step], ops: StageO
 
 
 def program_of_pair(rank: int, actions: list[Action], order: list[Step], ops: StageOps) -> Iterator[Action]:
-    """The same of two actions that run as one. What comes for the first, and what goes from the second, are
-    steps of no seconds."""
+    """Put two actions that run as one in order; yield one as long as it waits. What comes for the first, and
+    what goes from the second, are steps of no seconds."""
     for action in actions:
         while action.microbatch not in ops[action[:2]].needed:
             yield action

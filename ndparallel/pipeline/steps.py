@@ -68,7 +68,7 @@ def run(steps: list[Step], waits: Waits, durations: Durations, clocks: ReplayClo
 
 
 def run_freely(waits: Waits, durations: Durations, clocks: ReplayClocks) -> None:
-    """Where no step ends later because a message finds its line taken."""
+    """Time the steps where none ends later because a message finds its line taken."""
     by_kind, travels, ends = durations.by_kind, durations.latency[0] + durations.wire[0], clocks.ends
     ends[0] = -travels  # nobody sends what the first step waits for: it is there at 0
     for kind, sender, before in zip(*waits):
@@ -77,6 +77,7 @@ def run_freely(waits: Waits, durations: Durations, clocks: ReplayClocks) -> None
 
 
 def run_on_lines(steps: list[Step], durations: Durations, clocks: ReplayClocks) -> None:
+    """Time the steps where a message may find its line taken, and then waits for it."""
     by_kind, latency, wire, *_ = durations
     now, lines, ends, first_byte, *_ = clocks
     for rank, kind, sender, line, link, out_line, out_link in steps:
@@ -96,8 +97,9 @@ def run_on_lines(steps: list[Step], durations: Durations, clocks: ReplayClocks) 
 
 
 def run_beside_reductions(steps: list[Step], durations: Durations, clocks: ReplayClocks) -> None:
-    """Where every microbatch's gradients are reduced (ZeRO-2): a stage's backward pass waits until its last
-    gradients are, a rank's line serves one stage after another, and compute beside it is slower."""
+    """Time the steps where every microbatch's gradients are reduced (ZeRO-2): a stage's backward pass waits
+    until its last gradients are, a rank's line serves one stage after another, and compute beside it is
+    slower."""
     (by_kind, latency, wire, _, reductions) = durations
     (now, lines, ends, first_byte, reducing, reduced) = clocks
     slowdown = max(each.gradients.slowdown for each in reductions if each and each.gradients)

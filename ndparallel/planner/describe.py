@@ -74,7 +74,7 @@ def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
 
 
 def cut_words(job: TrainingJob, plan: Plan) -> str:
-    """That tp cuts every expert, where it does."""
+    """Say that tp cuts every expert; "" where it does not."""
     cut = job.shape.experts and plan.tp > 1 and job.stack.cuts_experts
     return f"each expert cut over {plan.tp} tp ranks" if cut else ""
 
@@ -130,7 +130,7 @@ def groups_across(found: Prediction) -> list[str]:
 
 
 def node_sentences(found: Prediction) -> list[str]:
-    """Where groups do not lie on nodes as whole parts of them."""
+    """Say where groups do not lie on nodes as whole parts of them."""
     return [*tensor_parallel_across(found), *assumed_nodes(found)]
 
 

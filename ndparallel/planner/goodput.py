@@ -73,8 +73,8 @@ def young_interval(cluster: FailureModel) -> float:
 
 
 def daly_interval(cluster: FailureModel) -> float:
-    """The same to higher order (Daly 2006, eq. 37); the MTBF itself where a checkpoint takes more than two of
-    them."""
+    """Seconds between checkpoints, to higher order (Daly 2006, eq. 37); the MTBF itself where a checkpoint
+    takes more than two of them."""
     ratio = cluster.checkpoint_seconds / (2 * cluster.mtbf_seconds)
     if ratio >= 1:
         return cluster.mtbf_seconds
@@ -222,7 +222,7 @@ def duration(cluster: FailureModel, interval_seconds: float, work_days: float, s
 def simulated_duration(
     cluster: FailureModel, interval_seconds: float, work_days: float, seed: int
 ) -> Duration:
-    """The same of simulated runs, however many failures one of them meets."""
+    """How long so many days of work take in RUNS simulated runs, however many failures one of them meets."""
     lives = [
         simulate(cluster, interval_seconds, work_days * DAY, [seed, run], FAR_BEYOND) for run in range(RUNS)
     ]

@@ -174,7 +174,7 @@ HYBRID_CORE = "the same branch, csrc/hybrid_ep/executor/executor.cu, metadata_pr
 
 
 def wait(name: str, of: str, source: str, when: str) -> SmallKernel:
-    """Where the CPU must know what the GPU has computed before it goes on."""
+    """A point at which the CPU must know what the GPU has computed before it goes on."""
     return SmallKernel(name, of, False, source, launches=0, waits=True, when=when)
 
 

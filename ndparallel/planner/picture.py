@@ -78,7 +78,7 @@ def spans_of(trace: list[tuple[str, float, float, str]]) -> dict[str, list[Span]
 
 
 def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
-    """One for each stream, first that of compute."""
+    """One lane for each stream, first that of compute."""
     streams = sorted(lanes, key=lambda stream: stream != "compute")
     return tuple(Lane(rank, stream, tuple(lanes[stream])) for stream in streams)
 

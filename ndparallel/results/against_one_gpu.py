@@ -1,4 +1,4 @@
-"""A lesson's measurements held against one GPU that does the same work: how much faster, and whether equal.
+"""A strategy's measurement held against one GPU that does the same work: how much faster, and whether equal.
 
 Idea   speedup = the single GPU's step / this step; and every difference from the single GPU's numbers is told
        in one tolerance, which grows with every step as rounding does.
@@ -8,9 +8,8 @@ Glossary: see `ndparallel.results.report`.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,98 +43,100 @@ WEIGHT_TOLERANCE = {
 }
 
 
-@dataclass(frozen=True)
-class AgainstOneGpu:
-    """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in
-    float64, and in bfloat16 what its roundings add up to (ndparallel/training/gradient_check.py);
-    `weight_tolerance` is that of stepped weights, with what is held to it; None where nothing is.
-    `notes` are said before the numbers' own remarks."""
+class Tolerance(NamedTuple):
+    """How far a strategy's numbers may be from the single GPU's. `relative` is as the dtype allows: 1e-5 in
+    float32, 1e-12 in float64, and in bfloat16 what its roundings add up to
+    (ndparallel/training/gradient_check.py); `weights` is that of weights after the last of `steps`, None
+    where they are not held against the single GPU's."""
 
-    lesson: str
-    hardware: dict[str, Any]
-    model: dict[str, Any]
-    strategies: tuple[Measurement, ...]
-    baseline: Measurement | None = None
-    tolerance: float = 1e-5
-    weight_tolerance: WeightTolerance | None = None
-    lessons: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    contention: bool = False  # whether it was asked for
-
-    def speedup(self, row: Measurement) -> float | None:
-        """Step of the single GPU / step of this strategy; None where one of them has none."""
-        base = self.seconds_alone(row)
-        return base / row.step_seconds if base and row.step_seconds else None
-
-    def seconds_alone(self, row: Measurement) -> float | None:
-        """Step of the single GPU that does the same work."""
-        baseline = row.baseline or self.baseline
-        return baseline.step_seconds if baseline else None
-
-    def efficiency(self, row: Measurement) -> float | None:
-        """Speedup / GPUs."""
-        speedup = self.speedup(row)
-        return None if speedup is None else speedup / row.gpus
-
-    def difference(self, row: Measurement) -> float | None:
-        """The largest relative difference from the single GPU: of the first step's gradients, of all losses
-        and of the stepped weights, each over how many times the tolerance it may be; None where nothing was
-        compared, NaN where there is a number that is not finite."""
-        if row.not_finite or row.max_gradient_difference is None:
-            return math.nan if row.not_finite else None
-        differences = [self.numbers_difference(row), self.weights_difference(row)]
-        return math.nan if any(map(math.isnan, differences)) else max(differences)
-
-    def numbers_difference(self, row: Measurement) -> float:
-        """The larger of those of gradients and losses; NaN where one is."""
-        losses = [loss / self.growth(step) for step, loss in enumerate(self.loss_differences(row))]
-        return float(np.max([row.max_gradient_difference or 0.0, *losses]))
-
-    def loss_differences(self, row: Measurement) -> list[float]:
-        """Every step's loss against the single GPU's, relative; none where one of them has no losses."""
-        baseline = row.baseline or self.baseline
-        if not row.losses or not baseline or not baseline.losses:
-            return []
-        pairs = zip(row.losses, baseline.losses, strict=True)
-        return [abs(loss - base) / abs(base or 1) for loss, base in pairs]
-
-    def max_loss_difference(self, row: Measurement) -> float | None:
-        return max(self.loss_differences(row), default=None)
-
-    def weights_difference(self, row: Measurement) -> float:
-        """The difference of the stepped weights, in the tolerance of all others; 0 where they are not held
-        against the single GPU's."""
-        found = self.weights_found(row)
-        return 0.0 if found is None else found / self.weights_allowed * self.tolerance
-
-    def weights_found(self, row: Measurement) -> float | None:
-        """The figure that the stepped weights are held to."""
-        return getattr(row, self.weight_tolerance.figure) if self.weight_tolerance else None
-
-    @property
-    def weights_allowed(self) -> float:
-        most = self.weight_tolerance.most if self.weight_tolerance else math.inf
-        return most * self.growth(self.model.get("steps", 1) - 1)
+    relative: float = 1e-5
+    weights: WeightTolerance | None = None
+    steps: int = 1
 
     def growth(self, step: int) -> float:
         """How many times the tolerance a difference may be, `step` steps after the first."""
-        return min(GROWTH**step, max(PARTED / self.tolerance, 1.0))
+        return min(GROWTH**step, max(PARTED / self.relative, 1.0))
 
-    def equal(self) -> bool:
+    @property
+    def weights_allowed(self) -> float:
+        """How much the figure of the stepped weights may be."""
+        return self.weights.most * self.growth(self.steps - 1) if self.weights else math.inf
+
+
+@dataclass(frozen=True)
+class AgainstOneGpu:
+    """A strategy's measurement beside that of one GPU with the same work, where there is one."""
+
+    label: str
+    row: Measurement
+    alone: Measurement | None
+    tolerance: Tolerance
+
+    @property
+    def speedup(self) -> float | None:
+        """Step of the single GPU / step of this strategy; None where one of them has none."""
+        base = self.seconds_alone
+        return base / self.row.step_seconds if base and self.row.step_seconds else None
+
+    @property
+    def seconds_alone(self) -> float | None:
+        """Step of the single GPU that does the same work."""
+        return self.alone.step_seconds if self.alone else None
+
+    @property
+    def efficiency(self) -> float | None:
+        """Speedup / GPUs."""
+        return None if self.speedup is None else self.speedup / self.row.gpus
+
+    @property
+    def difference(self) -> float | None:
+        """The largest relative difference from the single GPU: of the first step's gradients, of all losses
+        and of the stepped weights, each over how many times the tolerance it may be; None where nothing was
+        compared, NaN where there is a number that is not finite."""
+        if self.row.not_finite or self.row.max_gradient_difference is None:
+            return math.nan if self.row.not_finite else None
+        differences = [self.numbers_difference, self.weights_difference]
+        return math.nan if any(map(math.isnan, differences)) else max(differences)
+
+    @property
+    def numbers_difference(self) -> float:
+        """The larger of those of gradients and losses; NaN where one is."""
+        losses = [loss / self.tolerance.growth(step) for step, loss in enumerate(self.loss_differences)]
+        return float(np.max([self.row.max_gradient_difference or 0.0, *losses]))
+
+    @property
+    def loss_differences(self) -> list[float]:
+        """Every step's loss against the single GPU's, relative; none where one of them has no losses."""
+        if not self.row.losses or not self.alone or not self.alone.losses:
+            return []
+        pairs = zip(self.row.losses, self.alone.losses, strict=True)
+        return [abs(loss - base) / abs(base or 1) for loss, base in pairs]
+
+    @property
+    def max_loss_difference(self) -> float | None:
+        return max(self.loss_differences, default=None)
+
+    @property
+    def weights_difference(self) -> float:
+        """The difference of the stepped weights, in the tolerance of all others; 0 where they are not held
+        against the single GPU's."""
+        found, tolerance = self.weights_found, self.tolerance
+        return 0.0 if found is None else found / tolerance.weights_allowed * tolerance.relative
+
+    @property
+    def weights_found(self) -> float | None:
+        """The figure that the stepped weights are held to."""
+        return getattr(self.row, self.tolerance.weights.figure) if self.tolerance.weights else None
+
+    @property
+    def is_equal(self) -> bool:
         """Whether everything that was compared is what one GPU computes; a difference that is not a number is
         not equal."""
-        return all(
-            difference is None or difference <= self.tolerance
-            for difference in map(self.difference, self.strategies)
-        )
+        return self.difference is None or self.difference <= self.tolerance.relative
 
-    def label(self, row: Measurement) -> str:
-        """The strategy's name, with its lesson where strategies of several are compared."""
-        return f"{self.lessons[row.name]} {row.name}" if row.name in self.lessons else row.name
-
-    def equality(self, row: Measurement) -> str | None:
+    @property
+    def equality(self) -> str | None:
         """The difference in words: "=" within the tolerance; None where nothing was compared."""
-        difference = self.difference(row)
-        if difference is None:
+        if self.difference is None:
             return None
-        return "NaN" if row.not_finite else "=" if difference <= self.tolerance else f"{difference:.0e}"
+        return "NaN" if self.row.not_finite else "=" if self.is_equal else f"{self.difference:.0e}"

@@ -153,7 +153,7 @@ def breakdown(events: Iterable[tuple], step_seconds: float) -> Breakdown:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same points in time as disjoint intervals, in order."""
+    """Return the points in time of all intervals as disjoint ones, in order."""
     ordered = sorted(intervals)
     if not ordered:
         return []

@@ -12,7 +12,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.words import count, listed
 from ndparallel.drawing.history import alike, timeline
-from ndparallel.results.run import Run
+from ndparallel.results.report import Run
 
 
 def check_outputs(arguments: argparse.Namespace) -> None:

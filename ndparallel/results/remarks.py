@@ -3,7 +3,7 @@
 Glossary: see `ndparallel.results.report`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpu import si
 from ndparallel.base.quantities import si_or_dash
@@ -15,83 +15,86 @@ from ndparallel.results.measure import Measurement
 FEW = 2  # so many strategies slower than one GPU have a sentence each
 
 
-def remarks(report: AgainstOneGpu) -> list[str]:
-    """What the numbers say that a reader of the table must not miss, each as one sentence."""
-    each = (remark for row in report.strategies for remark in remarks_on(report, row))
-    before = *report.notes, *without_numbers(report), *other_work(report), *slower_than_one_gpu(report)
-    return [*before, *each, *overloaded(report)]
+def remarks(strategies: Sequence[AgainstOneGpu], baseline: Measurement | None) -> list[str]:
+    """What the numbers say that a reader of the table must not miss, each as one sentence; `baseline` is the
+    table's single GPU."""
+    rows = [one.row for one in strategies]
+    return [
+        *without_numbers(rows, baseline if any(one.speedup for one in strategies) else None),
+        *other_work(strategies, baseline),
+        *slower_than_one_gpu(strategies),
+        *(remark for one in strategies for remark in remarks_on(one)),
+        *overloaded(rows),
+    ]
 
 
-def without_numbers(report: AgainstOneGpu) -> Iterator[str]:
-    """Why there are no numbers; rows with the same reason together."""
+def without_numbers(rows: Sequence[Measurement], divided: Measurement | None) -> Iterator[str]:
+    """Why there are no numbers; rows with the same reason together. `divided` is the single GPU whose step
+    speedups divide."""
     names: dict[str, list[str]] = {}
-    for row in report.strategies:
+    for row in rows:
         if row.error:
             names.setdefault(row.error, []).append(row.name)
     for error, alike in names.items():
         yield f"{listed(alike)} {'has' if len(alike) == 1 else 'have'} no numbers: {ended(error)}"
-        if report.baseline and report.baseline.name in alike and any(map(report.speedup, report.strategies)):
-            need = si_or_dash((report.baseline.peak_memory_bytes or {}).get("total"), "B")
-            yield (
-                f"Speedups are against a {report.baseline.name} that has all the memory it needs ({need})."
-            )
+        if divided and divided.name in alike:
+            need = si_or_dash((divided.peak_memory_bytes or {}).get("total"), "B")
+            yield f"Speedups are against a {divided.name} that has all the memory it needs ({need})."
 
 
-def other_work(report: AgainstOneGpu) -> Iterator[str]:
+def other_work(strategies: Sequence[AgainstOneGpu], baseline: Measurement | None) -> Iterator[str]:
     """The steps that speedups divide, of work that is not the table's single GPU's."""
     names: dict[str, list[str]] = {}
-    for row in report.strategies:
-        names.setdefault(si_or_dash(report.seconds_alone(row), "s"), []).append(repr(row.name))
-    names.pop(si_or_dash(report.baseline.step_seconds if report.baseline else None, "s"), None)
+    for one in strategies:
+        names.setdefault(si_or_dash(one.seconds_alone, "s"), []).append(repr(one.row.name))
+    names.pop(si_or_dash(baseline.step_seconds if baseline else None, "s"), None)
     if names:
         steps = listed([f"{step} for {', '.join(alike)}" for step, alike in names.items()])
         yield f"Speedups are against one GPU with the same work, whose step is {steps}."
 
 
-def slower_than_one_gpu(report: AgainstOneGpu) -> Iterator[str]:
+def slower_than_one_gpu(strategies: Sequence[AgainstOneGpu]) -> Iterator[str]:
     """What is slower than one GPU, and where its time goes: a few one by one, many by what they lose most
     to."""
     # as the table has it
-    slower = [
-        row for row in report.strategies if row.gpus > 1 and float(f"{report.speedup(row) or 1:.2f}") < 1
-    ]
+    slower = [one for one in strategies if one.row.gpus > 1 and float(f"{one.speedup or 1:.2f}") < 1]
     if len(slower) <= FEW:
-        for row in slower:
+        for one in slower:
             yield (
-                f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({report.speedup(row):.2f}x): "
-                f"{where_time_goes(row)}."
+                f"{one.row.name} is slower on {one.row.gpus} GPUs than one GPU alone ({one.speedup:.2f}x): "
+                f"{where_time_goes(one.row)}."
             )
         return
     losers: dict[str, list[str]] = {}
-    for row in slower:
-        losers.setdefault(largest_loss(report, row), []).append(row.name)
-    names = listed([f"{row.name} ({report.speedup(row):.2f}x)" for row in slower])
+    for one in slower:
+        losers.setdefault(largest_loss(one), []).append(one.row.name)
+    names = listed([f"{one.row.name} ({one.speedup:.2f}x)" for one in slower])
     clauses = "; ".join(f"{loss} for {listed(alike)}" for loss, alike in losers.items())
     most = f"most is {clauses}" if len(losers) > 1 else f"all of them most is {', '.join(losers)}"
     yield f"Slower than one GPU alone are {names}. What costs {most}."
 
 
-def largest_loss(report: AgainstOneGpu, row: Measurement) -> str:
+def largest_loss(one: AgainstOneGpu) -> str:
     """What takes most of a step beyond the work that is shared out."""
-    losses, shared = parts_of(row), (report.efficiency(row) or 0.0) * (row.step_seconds or 0.0)
+    losses, shared = parts_of(one.row), (one.efficiency or 0.0) * (one.row.step_seconds or 0.0)
     losses["compute that more GPUs do not shorten"] = losses.pop("compute") - shared
     return max(losses, key=lambda name: losses[name])
 
 
-def remarks_on(report: AgainstOneGpu, row: Measurement) -> Iterator[str]:
+def remarks_on(one: AgainstOneGpu) -> Iterator[str]:
     """What is not equal, and what shares a link."""
-    difference = report.difference(row)
+    row = one.row
     if row.not_finite:
         yield f"{row.name} has NaN or infinity, {row.not_finite}: it does not count as equal to anything."
-    elif difference is not None and not difference <= report.tolerance:
-        yield f"{row.name} does not compute what one GPU computes: {how_far(report, row, difference)}."
+    elif not one.is_equal:
+        yield f"{row.name} does not compute what one GPU computes: {how_far(one)}."
     if row.overload and row.contention:
         yield f"{row.name}: {row.overload}; the clock lets each have the whole link{sharing_words(row)}"
 
 
-def overloaded(report: AgainstOneGpu) -> Iterator[str]:
+def overloaded(rows: Sequence[Measurement]) -> Iterator[str]:
     """The strategies that ask more of a link than it has, where it is not known what that costs."""
-    names = [row.name for row in report.strategies if row.overload and not row.contention]
+    names = [row.name for row in rows if row.overload and not row.contention]
     if names:
         yield (
             f"In {listed([repr(name) for name in names])} some GPU sends two or more messages over one "
@@ -100,12 +103,13 @@ def overloaded(report: AgainstOneGpu) -> Iterator[str]:
         )
 
 
-def how_far(report: AgainstOneGpu, row: Measurement, difference: float) -> str:
-    if report.numbers_difference(row) <= report.tolerance:
-        unit = report.weight_tolerance.unit if report.weight_tolerance else ""
-        found, allowed = report.weights_found(row) or 0.0, report.weights_allowed
+def how_far(one: AgainstOneGpu) -> str:
+    tolerance = one.tolerance
+    if tolerance.weights and one.numbers_difference <= tolerance.relative:
+        found, allowed = one.weights_found or 0.0, tolerance.weights_allowed
+        unit = tolerance.weights.unit
         return f"its stepped weights differ by {found:.1e}{unit}, and {allowed:.0e} is allowed"
-    return f"it differs by {difference:.1e}, and {report.tolerance:.0e} is allowed"
+    return f"it differs by {one.difference:.1e}, and {tolerance.relative:.0e} is allowed"
 
 
 def parts_of(row: Measurement) -> dict[str, float]:

@@ -19,8 +19,7 @@ from ndparallel.results.columns import heads
 from ndparallel.results.contention import contention_rows, most_lengthened
 from ndparallel.results.outputs import drawn_strategies, narration, write_files
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.report import MEMORY_HEADS
-from ndparallel.results.run import Run, Sweep
+from ndparallel.results.report import MEMORY_HEADS, Run, Sweep
 from ndparallel.results.tables import least_width, quiet_table
 
 

@@ -165,7 +165,8 @@ class LayoutCompared:
         return {"run": self.run, "advise": self.advised, "search": self.best}
 
     def difference(self, way: str) -> float | None:
-        """The share by which a plan's step is longer than that of the plan that was run."""
+        """The share by which the step of `way` ("advise", "search") is longer than that of the plan that was
+        run; None where that way found no plan."""
         found = self.rows[way]
         return found.seconds / self.run.seconds - 1 if found else None
 

@@ -82,7 +82,7 @@ class Bucket(UnitRun):
         return self.allocated(kind, size, self.dtype)
 
     def gradient_zeros(self, size: int, kind: str = "gradients") -> np.ndarray:
-        """The same for gradients, in the dtype that they are kept and reduced in."""
+        """Allocate zeros for gradients, in the dtype that they are kept and reduced in."""
         return self.allocated(kind, size, self.units[0].context.gradient_dtype)
 
     def allocated(self, kind: str, size: int, dtype: str) -> np.ndarray:

@@ -123,7 +123,7 @@ class ExpertLayer(ByHand):
         return routing.permute_backward(drows, batch.order, len(batch.x), self.top_k)
 
     def weigh(self, batch: Batch, rows: np.ndarray) -> np.ndarray:
-        """Sum every token's rows, weighed by its gates."""
+        """Sum every token's rows (choices, h), weighed by its gates: (t, h)."""
         batch.saved.keep(returned=rows)
         self.elementwise("forward combine", batch.x.size + rows.size, 1)
         return routing.combine(rows, batch.gates, batch.order)

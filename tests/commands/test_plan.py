@@ -11,6 +11,7 @@ import pytest
 from gpu import si
 from ndparallel.commands.command_line import main
 from ndparallel.commands.explain import explained
+from ndparallel.commands.explain_rows import rows_of
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.describe import headline, sentences
 from ndparallel.planner.job import Plan, TrainingJob
@@ -268,9 +269,9 @@ def test_the_rows_of_explain_add_up_to_a_layers_seconds_with_what_launches_and_t
     stack, gpu = find_stack("megatron-core"), find_hardware("gb200")
     job = TrainingJob(find_model("llama-3-8b"), gpu, stack, 1024, 8, offload=offload)
     work = framework_workload(job, Plan(tp=8, sequence_parallel=True))
-    rows = [row for some in explained(work, "dense").values() for row in some]
-    assert sum(row["seconds"] for row in rows) == pytest.approx(float(work.pricing.unit("dense").total.total))
-    assert "launches" in {row["bound"] for row in rows}
+    rows = [row for some in explained(rows_of(work), "dense").values() for row in some]
+    assert sum(row.seconds for row in rows) == pytest.approx(float(work.pricing.unit("dense").total.total))
+    assert "launches" in {row.bound for row in rows}
 
 
 def test_validate_prints_every_run_and_its_json_has_the_stable_keys(capsys, tmp_path):

@@ -29,6 +29,36 @@ def test_windows_are_written_as_megatron_counts_them_and_read_back():
     assert plain(read_megatron(every, H100).job.shape) == plain(WHOLE_AND_WINDOWS)
 
 
+def test_linear_attention_is_written_by_layer_and_read_back():
+    script = emit_megatron(job_of("qwen3.5-27b"), Plan(dp=8))
+    assert (
+        "--linear-num-value-heads 48 \\\n" in script
+        and '--linear-attention-freq "([1]*3+[0]*1)*16"' in script
+    )
+    assert plain(read_megatron(script, H100).job.shape) == plain(preset("qwen3.5-27b"))
+    every_fourth = script.replace('"([1]*3+[0]*1)*16"', "4").replace("gated_delta_net", "gdn")
+    assert plain(read_megatron(every_fourth, H100).job.shape) == plain(preset("qwen3.5-27b"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (("gated_delta_net", "dsa"), "--experimental-attention-variant dsa makes another model"),
+        (
+            ("--linear-attention-freq", "--rotary-seq-len-interpolation-factor"),
+            "without --linear-attention-freq",
+        ),
+        (('"([1]*3+[0]*1)*16"', '"([1]*3+[0]*1)*4"'), "a list of 64 zeros and ones"),
+        (("--linear-num-key-heads 16", "--linear-num-key-heads 15"), "15 heads of keys cannot serve 48"),
+    ],
+)
+def test_linear_attention_that_cannot_be_is_refused(changed, said):
+    script = emit_megatron(job_of("qwen3.5-27b"), Plan(dp=8))
+    assert changed[0] in script
+    with pytest.raises(UserError, match=re.escape(said)):
+        read_megatron(script.replace(*changed), H100)
+
+
 def test_a_heads_width_may_be_given_where_heads_do_not_divide_the_residual():
     """As in GLM-4.5: 96 heads of 128 beside a width of 5120."""
     shape = ModelShape("m", 2, 5120, 96, 8, 128, 1536, 512)

@@ -17,8 +17,7 @@ from ndparallel.lessons.table import run_lesson
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.by_axis import hierarchy
 from ndparallel.results.measure import BYTES, KIND, Measurement
-from ndparallel.results.report import Report
-from ndparallel.results.run import Run
+from ndparallel.results.report import Report, Run
 from ndparallel.training.job import Job
 from tests.support.common import SMALL, loss_and_gradient_difference, measured, on_mesh, run, strategy
 

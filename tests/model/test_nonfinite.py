@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ndparallel.base.json_text import json_text
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.main import main
@@ -86,7 +87,8 @@ def measured_in_turn(entries):
 
 
 def test_its_json_has_null_for_every_such_number():
-    (row,) = json.loads(run_of(poisoned).report.json(), parse_constant=pytest.fail)["strategies"]
+    told = json_text(run_of(poisoned).report.as_dict())
+    (row,) = json.loads(told, parse_constant=pytest.fail)["strategies"]
     assert (row["loss"], row["max_gradient_difference"]) == (None, None)
     assert row["not_finite"].startswith("first in forward layers.1 out on GPU 2")
 

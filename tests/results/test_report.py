@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from gpu import si
+from ndparallel.base.json_text import json_text
 from ndparallel.base.quantities import si_or_dash
+from ndparallel.results.against_one_gpu import Tolerance, WeightTolerance
 from ndparallel.results.columns import LEAST_SHARE, heads
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
-from ndparallel.results.report import MEMORY_HEADS, Report
-from ndparallel.results.run import Run
+from ndparallel.results.report import MEMORY_HEADS, Report, Run
 from ndparallel.results.show import strategies_table
 from ndparallel.results.tables import cell_style, quiet_table
 from tests.support.synthetic import HARDWARE, data_parallel
@@ -65,7 +66,7 @@ def printed(renderable, width=200):
 
 
 def test_json_has_the_stable_keys_in_their_order():
-    read = json.loads(report(row()).json())
+    read = json.loads(json_text(report(row()).as_dict()))
     assert list(read) == ["lesson", "hardware", "model", "strategies"]
     for strategy in read["strategies"]:
         assert list(strategy) == KEYS
@@ -73,7 +74,7 @@ def test_json_has_the_stable_keys_in_their_order():
 
 
 def test_json_keeps_full_precision():
-    read = json.loads(report(row()).json())["strategies"][1]
+    read = json.loads(json_text(report(row()).as_dict()))["strategies"][1]
     alone, measured = (measure("ddp", data_parallel(gpus), HARDWARE).step_seconds for gpus in (1, 4))
     assert alone and measured
     assert read["step_seconds"] == measured
@@ -83,7 +84,7 @@ def test_json_keeps_full_precision():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])
 def test_json_says_null_for_what_is_not_finite(value):
-    text = report(row(loss=value, difference=value)).json()
+    text = json_text(report(row(loss=value, difference=value)).as_dict())
     assert "NaN" not in text and "Infinity" not in text
     read = json.loads(text)
     assert (
@@ -95,7 +96,7 @@ def test_json_says_null_for_what_is_not_finite(value):
 
 
 def test_two_runs_give_byte_identical_json():
-    assert report(row()).json() == report(row()).json()
+    assert json_text(report(row()).as_dict()) == json_text(report(row()).as_dict())
 
 
 def test_of_rows_with_other_work_the_step_that_their_speedup_divides_is_said():
@@ -111,13 +112,14 @@ def test_of_rows_with_other_work_the_step_that_their_speedup_divides_is_said():
 
 def test_without_a_baseline_there_is_no_speedup():
     assert report(row(), baseline=None).as_dict()["strategies"][1]["speedup"] is None
-    assert report(row(), baseline=failed("0D", 1, "too large")).speedup(row()) is None
+    made = report(row(), baseline=failed("0D", 1, "too large"))
+    assert made.against_one_gpu[1].speedup is None
 
 
 def test_a_row_with_a_baseline_of_its_own_is_measured_against_that():
     other = row("its own", step_seconds=3.0, loss=7.0)
     made = report(row("ddp", step_seconds=1.5, loss=7.0, baseline=other))
-    assert made.speedup(made.strategies[1]) == 2 and made.equal()
+    assert made.against_one_gpu[1].speedup == 2 and made.equal()
     assert not report(row("ddp", loss=7.0)).equal()
 
 
@@ -266,6 +268,13 @@ def test_every_steps_loss_is_held_against_a_bound_that_grows_as_rounding_does(st
         "single GPU", data_parallel(1), HARDWARE, 51, losses=[5.5] * 51, max_gradient_difference=0.0
     )
     assert report(row(losses=[*earlier, 5.5], baseline=one)).equal() == equal
+
+
+def test_stepped_weights_may_differ_more_the_more_steps_there_were():
+    held = WeightTolerance("max_weight_difference", 1e-6)
+    one, eleven = (Tolerance(weights=held, steps=steps) for steps in (1, 11))
+    assert one.weights_allowed == 1e-6 and eleven.weights_allowed == pytest.approx(1e-6 * 1.2**10)
+    assert Tolerance(steps=11).weights_allowed == math.inf
 
 
 def test_a_loss_that_is_not_a_number_is_never_equal():

@@ -48,7 +48,7 @@ def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -
 
 
 def run_step(work: ExecutedWorkload, ranks: "Sequence[GridRank]") -> None:
-    """All pipeline ranks through their step."""
+    """Run all pipeline ranks through their step."""
     run_ranks([rank.step() for rank in ranks], ranks[0].done)
     grid = [rank.streams for rank in ranks]
     for exchange in work.tied_sums:
@@ -171,7 +171,7 @@ class GridRank:
             self.streams.memory.hold("buffers", bucket.whole_bytes[1])
 
     def run(self, action: Action) -> None:
-        """All units of a stage, and what follows a bucket whose units are done."""
+        """Run all units of a stage, and what follows a bucket whose units are done."""
         op, stage, _ = action
         layers = iter(self.work.layers(stage) if op == "F" else reversed(self.work.layers(stage)))
         self.streams.phase = IN_PICTURES[op]

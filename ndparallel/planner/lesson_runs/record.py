@@ -220,7 +220,7 @@ class RecordedDispatcher(TokenDispatcher):
         return self.ep.size * self.ep.tp.size > 1
 
     def busy_experts(self) -> Iterator[tuple[int, slice]]:
-        """All of them; which rows makes no difference here."""
+        """The local experts, all of which have rows; which ones makes no difference here."""
         return ((expert, slice(0, count)) for expert, count in enumerate(self.by_expert))
 
     def all_to_all(self, rows: np.ndarray, group: Group, leaving: list, arriving: list) -> Handle:

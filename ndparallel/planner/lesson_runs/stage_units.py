@@ -72,7 +72,7 @@ class StageUnits:
 
     @property
     def wide_dtype(self) -> str:
-        """What masters and moments of weights are in, and the global norm."""
+        """The dtype of masters and moments of weights, and of the global norm."""
         return wide_dtype(self.job.stack.dtype)
 
     @property
@@ -81,7 +81,7 @@ class StageUnits:
 
     @property
     def gradient_dtype(self) -> str:
-        """What gradients are kept and summed in."""
+        """The dtype in which gradients are kept and summed."""
         in_two_bytes = self.has_masters and self.job.stack.gradient_bytes == self.itemsize
         return self.job.stack.dtype if in_two_bytes else self.wide_dtype
 

@@ -23,7 +23,7 @@ def grid_of(work: ExecutedWorkload) -> list[StreamClock]:
 
 
 def traced_grid(work: ExecutedWorkload) -> list[StreamClock]:
-    """The same with what every GPU does when, for a picture."""
+    """Every pipeline rank's clocks, with what every GPU does when, for a picture."""
     return run_grid(work, schedule_of(work), traces=True)
 
 

@@ -115,7 +115,7 @@ def in_flight_by_rank(job: TrainingJob, plan: Plan) -> list[float]:
 def in_flight_of_schedule(
     schedule: str, in_pairs: bool, microbatches: int, pp: int, chunks: int
 ) -> list[float]:
-    """The same, by all that it depends on."""
+    """Chunks that each rank of such a pipeline keeps at the most."""
     ranks = np.arange(pp)
     most = chunks_in_flight(in_pairs, RECIPES[schedule], microbatches, ranks, pp, chunks)
     return np.broadcast_to(most, pp).astype(float).tolist()

@@ -90,8 +90,8 @@ class ActionSeconds:
 
     @cached_property
     def durations(self) -> Work:
-        """The same, with the gradients that ZeRO-2 reduces after every microbatch (Megatron-FSDP's
-        grad_reduce_every_bprop). FSDP's are in a pass's own seconds."""
+        """The seconds of actions, with the gradients that ZeRO-2 reduces after every microbatch
+        (Megatron-FSDP's grad_reduce_every_bprop). FSDP's are in a pass's own seconds."""
         if self.plan.zero != 2:
             return self.unreduced
         slower, reductions = zip(*(stage_reduction(self.work, stage) for stage in range(self.plan.stages)))

@@ -54,7 +54,7 @@ class PipelineTimer(ScheduleTimer):
 
     @cached_property
     def whole(self) -> Replay:
-        """All of a step's microbatches."""
+        """The replay of all of a step's microbatches."""
         durations = self.actions.durations if self.plan.recipe.is_searched else None
         return replay_of_step(self.plan, self.microbatches, durations)
 

@@ -61,7 +61,7 @@ def sharing_seconds(work: AnyWork, journals: Callable[[AnyWork, Schedule], list[
 
 
 def framework_sharing(work: FrameworkWorkload) -> float:
-    """The same of a framework's plan; nothing where no groups share a port."""
+    """What a framework's step takes longer on ports that are shared; 0 where no groups share one."""
     return sharing_seconds(work, framework_journals) if work.pricing.groups.on_shared_ports else 0.0
 
 
@@ -85,8 +85,8 @@ def stage_journal(work: Workload, schedule: Schedule) -> Journal:
 
 @dataclass(frozen=True, eq=False)
 class OrderedWorkload(FrameworkWorkload):
-    """The same work, whose passes are lists in the program's order: collectives of groups that share a port,
-    and the seconds of all else."""
+    """A framework's workload whose passes are lists in the program's order: collectives of groups that share
+    a port, and the seconds of all else."""
 
     def unit_cost(self, kind: str) -> UnitCost:
         return UnitCost(*(in_order(self, kind, name) for name in ("forward", "backward", "backward_weight")))

@@ -186,7 +186,8 @@ def reduce_in_slack(streams: StreamClock, passed: Sequence[tuple[BucketCost, flo
 def passed_buckets(
     by_stage: Mapping[int, Sequence[BucketCost]], slack: Mapping[int, float], seconds: Mapping[int, float]
 ) -> list[tuple[BucketCost, float]]:
-    """In order, with how long before the rank's end the last backward pass of its stage has passed each."""
+    """The buckets in order, each with the seconds before the rank's end at which the last backward pass of
+    its stage has passed it."""
     passed = []
     for stage in sorted(slack, key=lambda stage: -slack[stage]):
         moments = list(accumulate(seconds[id(bucket.units)] for bucket in by_stage[stage]))

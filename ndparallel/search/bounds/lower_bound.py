@@ -82,7 +82,7 @@ def check_priced(job: TrainingJob, plans: Plan) -> None:
 
 
 def spread(plans: Plan) -> Plan:
-    """The same plans with all their numbers as arrays of one length."""
+    """Return the plans with all their numbers as arrays of one length."""
     arrays = np.broadcast_arrays(*(np.atleast_1d(getattr(plans, name)) for name in NUMBERS))
     numbers: dict[str, Any] = dict(zip(NUMBERS, arrays))
     return replace(plans, **numbers)
