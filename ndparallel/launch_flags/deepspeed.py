@@ -25,7 +25,7 @@ from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import LaunchRule, refuse, without
+from ndparallel.launch_flags.rules import LaunchRule, is_none_of, refuse
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -202,7 +202,7 @@ def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:
 
 RULES = (
     LaunchRule(
-        lambda job, plan: (plan.pp > 1) & without(names_in("deepspeed"), plan.schedule),
+        lambda job, plan: (plan.pp > 1) & is_none_of(names_in("deepspeed"), plan.schedule),
         lambda job, plan: deepspeed_lacks(f"schedule {plan.schedule}", "it has 1f1b"),
     ),
     LaunchRule(

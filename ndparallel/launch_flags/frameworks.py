@@ -19,7 +19,7 @@ from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.read_torchtitan import read_torchtitan
 from ndparallel.launch_flags.reading import Beside, Reading
-from ndparallel.launch_flags.rules import LaunchRule, obeyed, refuse, without
+from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed, refuse
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.plan_name import name_of
@@ -66,7 +66,7 @@ class Framework:
         able = np.ones(np.shape(plans.tp), dtype=bool)
         for name, values in self.can_launch().items():
             idle = name == "schedule" and np.asarray(plans.pp) == 1
-            able &= idle | ~without(values, getattr(plans, name))
+            able &= idle | ~is_none_of(values, getattr(plans, name))
         return able & obeyed(self.rules, self.priced(job), plans) if able.any() else able
 
     def refusal(self, job: TrainingJob, plan: Plan) -> str:

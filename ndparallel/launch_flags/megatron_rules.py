@@ -13,7 +13,7 @@ import numpy as np
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.rules import LaunchRule, without
+from ndparallel.launch_flags.rules import LaunchRule, is_none_of
 from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
@@ -165,7 +165,7 @@ EXPERTS = (
 
 RULES = (
     LaunchRule(
-        lambda job, plan: (plan.pp > 1) & without(names_in("megatron"), plan.schedule), schedules_it_has
+        lambda job, plan: (plan.pp > 1) & is_none_of(names_in("megatron"), plan.schedule), schedules_it_has
     ),
     LaunchRule(
         lambda job, plan: not job.stack.pp_overlap and (plan.chunks > 1) & (plan.pp == 2),

@@ -39,6 +39,6 @@ def obeyed(rules: Sequence[LaunchRule], job: TrainingJob, plans: Plan) -> np.nda
     return ~broken
 
 
-def without(values: Iterable, word: Any) -> Any:
+def is_none_of(values: Iterable, word: Any) -> Any:
     """Whether a word, or each of an array of words, is none of these."""
     return np.all([word != value for value in values], axis=0)

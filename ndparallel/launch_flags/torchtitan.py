@@ -21,7 +21,7 @@ from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import torchrun_nodes
-from ndparallel.launch_flags.rules import LaunchRule, refuse, without
+from ndparallel.launch_flags.rules import LaunchRule, is_none_of, refuse
 from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, Flavor, flavor_of, torchtitan_lacks
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.describe import state_words
@@ -308,7 +308,7 @@ RULES = (
         ),
     ),
     LaunchRule(
-        lambda job, plan: (plan.pp > 1) & without(names_in("torchtitan"), plan.schedule),
+        lambda job, plan: (plan.pp > 1) & is_none_of(names_in("torchtitan"), plan.schedule),
         lambda job, plan: torchtitan_lacks(
             f"schedule {plan.schedule}", f"it has {', '.join(names_in('torchtitan'))}"
         ),
