@@ -26,31 +26,31 @@ class LayerLists(LayerParts):
 
     @cached_property
     def attention(self) -> AttentionLists:
-        return AttentionLists(self.shape, self.share, self.stack)
+        return AttentionLists(*self.given)
 
     @cached_property
     def linear(self) -> LinearAttentionLists:
-        return LinearAttentionLists(self.shape, self.share, self.stack)
+        return LinearAttentionLists(*self.given)
 
     @cached_property
     def mlp(self) -> MLPLists:
-        return MLPLists(self.shape, self.share, self.stack)
+        return MLPLists(*self.given)
 
     @cached_property
     def experts(self) -> ExpertLists:
-        return ExpertLists(self.shape, self.share, self.stack)
+        return ExpertLists(*self.given)
 
     @cached_property
     def ends(self) -> ModelEnds:
-        return ModelEnds(self.shape, self.share, self.stack)
+        return ModelEnds(*self.given)
 
     @cached_property
     def recomputed(self) -> Recomputation:
-        return Recomputation(self.shape, self.share, self.stack, self.experts)
+        return Recomputation(*self.given, self.experts)
 
     @cached_property
     def casts(self) -> Casts:
-        return Casts(self.shape, self.share, self.stack)
+        return Casts(*self.given)
 
     @cached_property
     def frozen(self) -> FrozenLists | None:

@@ -32,6 +32,11 @@ class LayerKernels:
     share: Share
     stack: Stack
 
+    @property
+    def given(self) -> tuple[ModelShape, Share, Stack]:
+        """What everything that writes a list of this layer is made of."""
+        return self.shape, self.share, self.stack
+
     @cached_property
     def itemsize(self) -> int:
         """Bytes of a number in activations."""

@@ -23,11 +23,11 @@ class LayerParts(LayerKernels):
 
     @cached_property
     def tp(self) -> TensorParallelLists:
-        return TensorParallelLists(self.shape, self.share, self.stack)
+        return TensorParallelLists(*self.given)
 
     @cached_property
     def ledger(self) -> LedgerKernels:
-        return LedgerKernels(self.shape, self.share, self.stack)
+        return LedgerKernels(*self.given)
 
     def norms_before(self, half: int, backward: bool) -> list[Operation]:
         """What a half of a layer (0 attention, 1 MLP) begins with: its norm, wherever among its matrices,

@@ -19,14 +19,14 @@ class AttentionCore(LayerKernels):
 
     @cached_property
     def kernels(self) -> FlashAttention | MaskedAttention | UnfusedAttention:
-        given = self.shape, self.share, self.stack
         if self.stack.flash:
-            return FlashAttention(*given)
-        return MaskedAttention(*given) if self.stack.attention == "masked" else UnfusedAttention(*given)
+            return FlashAttention(*self.given)
+        masked = self.stack.attention == "masked"
+        return MaskedAttention(*self.given) if masked else UnfusedAttention(*self.given)
 
     @cached_property
     def keys_and_values(self) -> KeysAndValues:
-        return KeysAndValues(self.shape, self.share, self.stack)
+        return KeysAndValues(*self.given)
 
     @cached_property
     def ring(self) -> MaskedAttention | None:

@@ -20,11 +20,11 @@ class AttentionLists(LayerParts):
 
     @cached_property
     def core(self) -> AttentionCore:
-        return AttentionCore(self.shape, self.share, self.stack)
+        return AttentionCore(*self.given)
 
     @cached_property
     def latent(self) -> LatentLists:
-        return LatentLists(self.shape, self.share, self.stack)
+        return LatentLists(*self.given)
 
     @cached_property
     def forward(self) -> list:

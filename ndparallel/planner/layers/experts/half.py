@@ -24,19 +24,19 @@ class ExpertLists(ExpertRows):
     @cached_property
     def routing(self) -> LedgerRouting | FullRouting:
         kind = FullRouting if self.stack.routing_in_full else LedgerRouting
-        return kind(self.shape, self.share, self.stack)
+        return kind(*self.given)
 
     @cached_property
     def dispatch(self) -> Dispatch:
-        return Dispatch(self.shape, self.share, self.stack)
+        return Dispatch(*self.given)
 
     @cached_property
     def matrices(self) -> ExpertMatrices:
-        return ExpertMatrices(self.shape, self.share, self.stack)
+        return ExpertMatrices(*self.given)
 
     @cached_property
     def mlp(self) -> MLPLists:
-        return MLPLists(self.shape, self.share, self.stack)
+        return MLPLists(*self.given)
 
     @cached_property
     def forward(self) -> list:
