@@ -104,9 +104,7 @@ def run_asked_for(lesson: Lesson, job: Job, hardware: Hardware, arguments: argpa
     except RankError as error:
         raise as_user_error(error, arguments.own) from error
     except (DeadlockError, MismatchError) as error:
-        if not arguments.own:
-            raise
-        raise UserError(str(error)) from error
+        raise UserError(str(error).replace("\n", " ")) from error
     notes = *hardware_notes(run), *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
     run.report = replace(run.report, notes=notes)
     return run
