@@ -7,7 +7,7 @@
     ndparallel exercise ring --solution    the model solution
     ndparallel exercise ring --reset       begin anew; what you wrote is kept as exercises/ring.1.py
     ndparallel exercise --all --json       the marks of a whole folder
-    ndparallel exercise --grade FOLDER     the marks of a class, for a lecturer: a folder for each student
+    ndparallel exercise --grade FOLDER     the marks of a class: a folder for each student
     ndparallel exercise mine.py            an exercise of your own (docs/exercises.md)
 
 Limit  An answer is Python that runs on this machine, in a process of its own with limits of time and memory,
