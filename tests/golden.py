@@ -67,6 +67,7 @@ SWEEPS = {
 }
 EXTRA = f"""
 python gpu.py
+python collectives.py
 python 0d_single_gpu.py --engine processes --json
 python 1d_data_parallel.py --engine processes --json --gpus 8
 python 2d_tensor_parallel.py --engine processes --json --gpus 8

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives import ALGORITHMS, Group, all_gather
+from collectives import ALGORITHMS, Algorithm, Group, Member, all_gather
 from gpu import GPU
 from ndparallel.collective import prices
 from ndparallel.collective.runs import LOCKSTEP, measure
@@ -19,9 +19,11 @@ from ndparallel.commands.command_line import main
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
+from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.main import main as lesson_main
 from ndparallel.lessons.registry import load
-from ndparallel.pipeline.catalog import RECIPES, build
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
@@ -34,6 +36,7 @@ from ndparallel.results.columns import COLUMNS, Column
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.search import search
 from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
 from tests.support.collective_programs import hardware
 from tests.support.common import SMALL, loss_and_gradient_difference, pipeline, run
 
@@ -104,6 +107,20 @@ def test_a_schedule_that_a_framework_has_is_searched_when_a_plan_is_for_it(monke
     assert "new" in found["megatron"] and "new" not in found["torchtitan"]
 
 
+def test_a_record_that_its_lists_contradict_is_told_and_those_of_the_package_are_not(monkeypatch, capsys):
+    """By the record plans are priced and left out, so that a wrong one would be a wrong plan."""
+    wrong = replace(RECIPES["zb-h1"], peak_in_flight=lambda m, r, p, v: 1, splits=False, pairs=True)
+    monkeypatch.setitem(RECIPES, "wrong", wrong)
+    assert main(["schedule", "1f1b", "wrong"]) == 0
+    assert " ".join(capsys.readouterr().out.split()).endswith(
+        "The record of wrong is wrong: peak_in_flight of rank 0 is 1, and it keeps 4; splits is False, and "
+        "should be True; pairs is True, and should be False. Plans are predicted by it."
+    )
+    monkeypatch.delitem(RECIPES, "wrong")
+    assert main(["schedule", *written_schedules(), "searched"]) == 0
+    assert "The record" not in capsys.readouterr().out
+
+
 def test_a_schedule_of_the_page_is_gone_afterwards():
     with pytest.raises(Exception, match="1f1b-ahead"):
         build("1f1b-ahead", 4, 8)
@@ -161,6 +178,54 @@ def test_an_algorithm_of_the_page_is_chosen_where_latency_counts_most(algorithm,
     assert "latency is paid once" in " ".join(capsys.readouterr().out.split())
 
 
+def direct(me: Member, pieces: list[np.ndarray]) -> None:
+    """Each sends to each, and waits at once: the latency is paid once a neighbour."""
+    for distance in range(1, me.size):
+        me.send(me.index + distance, pieces[me.index])
+        source = (me.index - distance) % me.size
+        me.receive(source, pieces[source])
+
+
+def stuck(me: Member, pieces: list[np.ndarray]) -> None:
+    """Each waits for the next, and sends nothing."""
+    me.receive(me.index + 1, pieces[0])
+
+
+@pytest.fixture
+def added(monkeypatch):
+    def add(run, seconds=lambda p, a, b: (p - 1) * (a + b / p)):
+        monkeypatch.setitem(ALGORITHMS["all_gather"], "new", Algorithm(run, seconds))
+
+    prices.choose_algorithm.cache_clear()
+    yield add
+    prices.choose_algorithm.cache_clear()
+
+
+def collective(capsys, *options: str) -> str:
+    main(["collective", "all_gather", *options])
+    told = capsys.readouterr()
+    return " ".join((told.out + told.err).split())
+
+
+def test_a_closed_form_that_is_not_the_runs_time_is_told(added, capsys):
+    added(direct)
+    assert "one of the two is wrong" not in collective(capsys)
+    added(direct, lambda p, a, b: a + (p - 1) / p * b)
+    told = "new takes 58.4 us, and its closed form says 10.4 us, by which it is priced and chosen: one of"
+    assert told in collective(capsys) and told in collective(capsys, "--algorithm", "new")
+    assert told not in collective(capsys, "--bytes", "8")
+
+
+def test_an_algorithm_that_gets_stuck_or_has_no_twin_is_one_sentence(added, capsys):
+    added(stuck)
+    for options in ((), ("--algorithm", "new"), ("--algorithm", "new", "--show")):
+        told = collective(capsys, "--ranks", "4", *options)
+        assert told.startswith("error: all_gather new: deadlock: rank 0, ")
+    assert collective(capsys, "--ranks", "128") == (
+        "error: all_gather new has no lockstep twin: enter one with @twin, or take --engine inline."
+    )
+
+
 # ------------------------------------------------------------------------------------------------------ a GPU
 
 
@@ -208,6 +273,28 @@ def test_a_strategy_of_the_page_computes_what_one_gpu_computes_in_fewer_steps(st
     # a tree sends up and down every edge but the root's: (p - 1) / p of 2 messages, as a ring in all
     assert tree["bytes_sent_per_gpu"] == pytest.approx(ring["bytes_sent_per_gpu"], rel=1e-3)
     assert tree["bytes_sent_max"] > ring["bytes_sent_max"]
+
+
+def only_the_even_average(gpu: GPU, job: Job) -> Outcome:
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        for bucket in replica.buckets[gpu.rank % 2 * len(replica.buckets) :]:
+            bucket.all_reduce()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def test_a_strategy_that_gets_stuck_is_one_sentence(monkeypatch, capsys):
+    strategies: Any = load("1d_data_parallel").strategies
+    stuck = Strategy("stuck", only_the_even_average, lambda gpus: Mesh(dp=gpus))
+    monkeypatch.setitem(load("1d_data_parallel").__dict__, "strategies", [*strategies, stuck])
+    code = lesson_main(load("1d_data_parallel"), ["--engine", "inline", "--strategy", "stuck"])
+    told = capsys.readouterr()
+    assert code == 2 and told.err.startswith("error: deadlock: rank ") and "has ended." in told.err
+    assert told.err.count("\n") == 1 and "\\n" not in told.err
 
 
 # -------------------------------------------------------------------------------------------- a launch format

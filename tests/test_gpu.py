@@ -2,6 +2,8 @@
 hand."""
 
 import runpy
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -243,6 +245,17 @@ def test_the_first_lesson_has_help_and_refuses_other_options_in_a_sentence(monke
     assert refused.out == "" and refused.err == (
         "error: unrecognized arguments: --gpus 3 (gpu.py --help tells what there is).\n"
     )
+
+
+def test_collectives_py_tells_what_each_of_its_algorithms_does_in_the_seconds_of_gpu_py():
+    path = Path(__file__).parents[1] / "collectives.py"
+    told = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
+    rows = {tuple(line.split()[:2]): line for line in told.splitlines() if " s  " in line}
+    seconds = {"ring": 2 * 3 * (0.05 + 1.25), "naive": 2 * 0.05 + 6 * 5.0}
+    assert len(rows) == 10 and {
+        name: f"{its:.2f} s" in rows["all_reduce", name] for name, its in seconds.items()
+    } == {"ring": True, "naive": True}
+    assert "Reduce-scatter, then all-gather" in rows["all_reduce", "ring"]
 
 
 def test_a_message_in_the_transports_memory_is_copied_before_that_is_given_back():

@@ -16,7 +16,7 @@ from types import TracebackType
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
-PROGRAMS = ("ndparallel", "[0-9a-z][dp]_*.py", "gpu.py")
+PROGRAMS = ("ndparallel", "[0-9a-z][dp]_*.py", "gpu.py", "collectives.py")
 REQUIRED = ("numpy", "rich")
 COLLECT_AFTER = 100_000  # objects; Python's default is 700 or 2,000: imports make 50,000, and no garbage
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc, malloc/malloc.h

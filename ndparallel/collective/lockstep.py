@@ -17,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from collectives import ALGORITHMS
+from ndparallel.base.errors import UserError
 from ndparallel.collective.algorithms import CHUNKS
 from ndparallel.collective.clocks import Clocks, column
 from ndparallel.collective.signatures import SIGNATURES
@@ -198,11 +199,13 @@ def hierarchical_all_reduce(clocks: Clocks, nbytes) -> None:
 def advance(clocks: Clocks, collective: str, algorithm: str, nbytes=0, root: int = 0) -> None:
     """Move the clocks on by a collective of `nbytes` in all, cut as np.array_split cuts.
 
-    Raise ValueError for an algorithm without a twin.
+    Raise UserError for an algorithm without a twin.
     """
     run = ALGORITHMS[collective][algorithm].lockstep
     if run is None:
-        raise ValueError(f"{collective} {algorithm} has no lockstep twin: enter one with @twin.")
+        raise UserError(
+            f"{collective} {algorithm} has no lockstep twin: enter one with @twin, or take --engine inline."
+        )
     pieces = clocks.split(nbytes, clocks.p)
     parts = np.broadcast_to(pieces[..., None, :], (*pieces.shape, clocks.p))
     run(clocks, *SIGNATURES[collective].arguments(root, whole=[nbytes], pieces=[pieces], parts=[parts]))

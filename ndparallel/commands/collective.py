@@ -13,13 +13,15 @@ Limit  A message costs its latency and its bytes, and nothing else.
 """
 
 import argparse
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from collectives import ALGORITHMS, Group
-from gpu import Hardware, Link, si
+from gpu import Hardware, Link, MismatchError, si
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quantities import number, parse_quantity, si_or_dash
 from ndparallel.base.words import WIDTH, count
@@ -27,7 +29,7 @@ from ndparallel.collective import hops
 from ndparallel.collective.algorithms import candidates, nodes_of
 from ndparallel.collective.prices import choose_algorithm, envelope, find_algorithm
 from ndparallel.collective.runs import LOCKSTEP, Measured, measure
-from ndparallel.engines.launch import ENGINES
+from ndparallel.engines.launch import ENGINES, DeadlockError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
@@ -36,6 +38,7 @@ MOST_EXECUTED, MOST_RANKS, MOST_BYTES = 64, 65_536, 1e15
 # algorithms of about as many steps as there are ranks, and for how many ranks that takes seconds
 STEP_FOR_EVERY_RANK = {"ring": 16_384, "hierarchical": 16_384, "chain": 16_384, "direct": 8192}
 MOST_IN_MESSAGES = 2048  # where every message is one of an engine
+LEAST_IN_A_PIECE, UNEVEN = 1000, 1e-3  # bytes; the share that a byte more in a piece may be
 MANY_MESSAGES = (
     "Here a sender pays for bytes alone; a real one also pays for every message, so that trees win small "
     "arrays from one root."
@@ -91,6 +94,15 @@ def add_link_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@contextmanager
+def in_a_sentence(algorithm: str, collective: str) -> Iterator[None]:
+    """Raise UserError where an algorithm, which a reader may have added, gets stuck."""
+    try:
+        yield
+    except (DeadlockError, MismatchError) as error:
+        raise UserError(f"{collective} {algorithm}: {error}".replace("\n", " ")) from error
+
+
 @dataclass(frozen=True)
 class Setting:
     """What is to be run, and on what."""
@@ -102,7 +114,8 @@ class Setting:
     engine: str
 
     def measure(self, algorithm: str) -> Measured:
-        return measure(self.collective, algorithm, self.group, self.hardware, self.nbytes, self.engine)
+        with in_a_sentence(algorithm, self.collective):
+            return measure(self.collective, algorithm, self.group, self.hardware, self.nbytes, self.engine)
 
     def as_dict(self) -> dict[str, Any]:
         node = min(self.hardware.gpus_per_node, self.group.size)
@@ -242,7 +255,7 @@ def show_one(setting: Setting, algorithm: str, as_json: bool) -> None:
     if as_json:
         print_json(setting.as_dict() | asdict(measured))
     else:
-        show_table(setting, [measured], [how(setting), *no_closed_form([measured])])
+        show_table(setting, [measured], [how(setting), *of_closed_forms([measured], setting)])
 
 
 def show_all(setting: Setting, as_json: bool) -> None:
@@ -260,13 +273,18 @@ def show_all(setting: Setting, as_json: bool) -> None:
         print_json(whole)
     else:
         show_table(
-            setting, rows, [*by_size(setting, names, chosen, steps), how(setting), *no_closed_form(rows)]
+            setting,
+            rows,
+            [*by_size(setting, names, chosen, steps), how(setting), *of_closed_forms(rows, setting)],
         )
 
 
 def show_hops(setting: Setting, algorithm: str) -> None:
     engine = "inline" if setting.engine == LOCKSTEP else setting.engine
-    show = hops.watch(setting.collective, algorithm, setting.group, setting.hardware, setting.nbytes, engine)
+    with in_a_sentence(algorithm, setting.collective):
+        show = hops.watch(
+            setting.collective, algorithm, setting.group, setting.hardware, setting.nbytes, engine
+        )
     console, _ = plain_console()
     console.print(
         prose(f"{algorithm} {title(setting)}", WIDTH, bold=f"{algorithm} {setting.collective}"), end="\n\n"
@@ -337,6 +355,25 @@ def by_size(
     return [here, *(MANY_MESSAGES for _, name in steps[:1] if name in ("naive", "one-by-one"))]
 
 
-def no_closed_form(rows: Sequence[Measured]) -> list[str]:
+def of_closed_forms(rows: Sequence[Measured], setting: Setting) -> Iterator[str]:
+    """Name the algorithms whose closed form does not hold here, and say where one is not the run's time, as
+    one that a reader has added may be. Of pieces of a few bytes some are larger than others by a share that
+    no closed form knows."""
     names = [row.algorithm for row in rows if row.formula_seconds is None]
-    return [f"No closed form on links of two kinds: {', '.join(names)}."] if names else []
+    if names:
+        yield f"No closed form on links of two kinds: {', '.join(names)}."
+    if setting.nbytes >= LEAST_IN_A_PIECE * setting.group.size:
+        yield from map(contradiction, filter(is_contradicted, rows))
+
+
+def is_contradicted(row: Measured) -> bool:
+    formula = row.formula_seconds
+    return formula is not None and not math.isclose(formula, row.seconds, rel_tol=UNEVEN)
+
+
+def contradiction(row: Measured) -> str:
+    assert row.formula_seconds is not None
+    return (
+        f"{row.algorithm} takes {si(row.seconds, 's')}, and its closed form says "
+        f"{si(row.formula_seconds, 's')}, by which it is priced and chosen: one of the two is wrong."
+    )

@@ -6,7 +6,8 @@
     ndparallel exercise ring --watch       grade it again whenever you save it; Ctrl-C ends
     ndparallel exercise ring --solution    the model solution
     ndparallel exercise ring --reset       begin anew; what you wrote is kept as exercises/ring.1.py
-    ndparallel exercise --all --json       the marks of a whole folder, for a lecturer
+    ndparallel exercise --all --json       the marks of a whole folder
+    ndparallel exercise --grade FOLDER     the marks of a class: a folder for each student
     ndparallel exercise mine.py            an exercise of your own (docs/exercises.md)
 
 Limit  An answer is Python that runs on this machine, in a process of its own with limits of time and memory,
@@ -24,6 +25,7 @@ from rich.console import RenderableType
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import WIDTH, paragraph
+from ndparallel.commands.exercise_students import grade_students
 from ndparallel.exercises.catalog import all_exercises, find_exercise
 from ndparallel.exercises.exercise import Exercise
 from ndparallel.exercises.folder import Folder
@@ -49,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--reset", action="store_true", help="begin anew, and keep what you wrote")
     chosen.add_argument("--watch", action="store_true", help="grade at every save")
     chosen.add_argument("--all", action="store_true", help="grade all answers in the folder")
+    chosen.add_argument(
+        "--grade", metavar="FOLDER", help="grade all students: FOLDER has a folder for each, with the answers"
+    )
     option("--json", action="store_true", help="print verdicts as JSON and nothing else")
 
 
@@ -57,6 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Folder(Path(arguments.folder))
     if arguments.all:
         return grade_all(folder, arguments.json)
+    if arguments.grade is not None:
+        named = [find_exercise(arguments.name)] if arguments.name else all_exercises()
+        grade_students(Path(arguments.grade), named, arguments.json)
+        return 0
     if arguments.name is None:
         show(partial(overview, folder))
         return 0
@@ -82,7 +91,10 @@ def refuse_contradictions(arguments: argparse.Namespace) -> None:
         raise UserError(f"--all grades all answers: leave {arguments.name!r} out.")
     if arguments.json and of_one:
         raise UserError(f"--json prints verdicts, and --{of_one[0]} none: leave one of the two out.")
-    if arguments.name is None and not arguments.all and (of_one or arguments.json):
+    if arguments.grade is not None and arguments.folder != FOLDER:
+        raise UserError("--grade has the students' folders: leave --folder out.")
+    many = arguments.all or arguments.grade is not None
+    if arguments.name is None and not many and (of_one or arguments.json):
         raise UserError(
             f"--{[*of_one, 'json'][0]} is of an exercise: name it (ndparallel exercise lists them)."
         )
@@ -125,7 +137,7 @@ def begin_or_grade(exercise: Exercise, folder: Folder, as_json: bool) -> int:
             print_json(verdict.as_dict())
         else:
             show(partial(printed, verdict, exercise.title))
-            show(partial(what_next, verdict, folder))
+            show(partial(what_next, exercise, verdict.mark, folder))
         return int(verdict.mark == WRONG)
     folder.write(exercise.name, template(exercise))
     if as_json:
@@ -135,12 +147,12 @@ def begin_or_grade(exercise: Exercise, folder: Folder, as_json: bool) -> int:
     return 0
 
 
-def what_next(verdict: Verdict, folder: Folder, width: int) -> Iterator[RenderableType]:
+def what_next(exercise: Exercise, mark: str, folder: Folder, width: int) -> Iterator[RenderableType]:
     """Yield the commands that go on: to a hint where an answer could be better, to the next exercise where
     it is right."""
-    if verdict.mark in (WRONG, PASSED):
-        yield prose(f"A hint: ndparallel exercise {verdict.exercise} --hint", width)
-    if verdict.mark not in (WRONG, NOT_BEGUN) and (name := next_open(verdict.exercise, folder)):
+    if mark in (WRONG, PASSED):
+        yield prose(f"A hint: ndparallel exercise {shlex.quote(exercise.word)} --hint", width)
+    if mark not in (WRONG, NOT_BEGUN) and (name := next_open(exercise.name, folder)):
         here = "" if folder.path == Path(FOLDER) else f" --folder {shlex.quote(str(folder.path))}"
         yield prose(f"Next: ndparallel exercise {name}{here}", width)
 
@@ -188,7 +200,7 @@ def watch(exercise: Exercise, folder: Folder) -> None:
             if saved is not None:
                 verdict = graded(exercise, folder)
                 show(partial(printed, verdict, exercise.title))
-                show(partial(what_next, verdict, folder))
+                show(partial(what_next, exercise, verdict.mark, folder))
                 print(f"watching {file}; Ctrl-C ends", flush=True)
         time.sleep(SECONDS_BETWEEN_LOOKS)
 

@@ -31,11 +31,18 @@ from ndparallel.base.quoting import visible
 from ndparallel.base.words import listed
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
-from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, schedule_named, written_schedules
+from ndparallel.pipeline.catalog import (
+    RECIPES,
+    SEARCHED,
+    build,
+    contradictions,
+    schedule_named,
+    written_schedules,
+)
 from ndparallel.pipeline.search import check_size
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
-from ndparallel.results.printing import plain_console
+from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 
@@ -171,6 +178,9 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
         console.print()
     console.print(schedule_picture.legend(timings, plain, "".join(picture.plain for picture in pictures)))
     console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
+    for remark in filter(None, map(record_remark, timings)):
+        console.print()
+        console.print(prose(remark, console.width))
 
 
 def heading(timing: Timing) -> Text:
@@ -183,6 +193,13 @@ def heading(timing: Timing) -> Text:
     else:
         about = "The order found for these times and this memory."
     return Text.assemble((schedule.name, "bold"), "  ", (about, "dim"))
+
+
+def record_remark(timing: Timing) -> str:
+    """Say where the record of a schedule, which a reader may have added, is wrong; nothing where it holds."""
+    name = timing.schedule.name
+    wrong = list(contradictions(timing.schedule)) if name in written_schedules() else []
+    return f"The record of {name} is wrong: {'; '.join(wrong)}. Plans are predicted by it." if wrong else ""
 
 
 def numbers(timing: Timing, args: argparse.Namespace) -> str:

@@ -6,9 +6,8 @@ from pathlib import Path
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.functions import own_module
 from ndparallel.exercises import tasks
-from ndparallel.exercises.exercise import Exercise
+from ndparallel.exercises.exercise import TASKS, Exercise
 
-TASKS = Path(__file__).parent / "tasks"
 ORDER = (
     "ring",
     "halves",

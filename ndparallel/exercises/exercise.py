@@ -21,6 +21,8 @@ from typing import Any
 from ndparallel.drawing.history import Timeline
 from ndparallel.pipeline.timing import Timing
 
+TASKS = Path(__file__).parent / "tasks"  # our own exercises
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -73,8 +75,16 @@ class Exercise:
 
     @property
     def name(self) -> str:
-        """The word that the command takes, and the reader's file is named for."""
+        """What the reader's file is named for."""
         return Path(self.file).stem
+
+    @property
+    def word(self) -> str:
+        """The word that the command takes: the name of one of ours, and the file of a reader's own."""
+        path, here = Path(self.file), Path.cwd()
+        if path.parent == TASKS:
+            return self.name
+        return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
 
     @cached_property
     def source(self) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.base.quoting import shortened
+from ndparallel.base.words import ended
 from ndparallel.engines.failures import DeadlockError, RankError, error_message
 from ndparallel.engines.system import end_with_parent
 from ndparallel.engines.thread_stacks import raise_in
@@ -193,7 +194,7 @@ def limit_memory() -> None:
 
 
 def wrong(exercise: Exercise, sentence: str) -> Verdict:
-    return Verdict(exercise.name, WRONG, (sentence,))
+    return Verdict(exercise.name, WRONG, (ended(sentence),))
 
 
 def ended_words(exit_code: int | None) -> str:

@@ -59,7 +59,9 @@ def meaning(rank: int, value: float, place: int, ranks: int) -> str:
     missing = [str(other) for other, number in enumerate(times) if number == 0]
     often = [str(other) for other, number in enumerate(times) if number > 1]
     words = [f"the parts of {count(len(missing), 'rank')} ({listed(missing)}) are missing"] if missing else []
-    words += [f"the part of rank {listed(often)} is in it more than once"] if often else []
+    if often:
+        each = f"part of rank {often[0]} is" if len(often) == 1 else f"parts of ranks {listed(often)} are"
+        words += [f"the {each} in it more than once"]
     advice = (
         "a hop is missing, or it comes too late"
         if missing

@@ -8,6 +8,7 @@ Idea   The reader gets the task, the imports that its functions need, what is gi
 import ast
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def template(exercise: Exercise) -> str:
     """Return the file that the reader begins with."""
     tree = ast.parse(exercise.source)
     parts = [part for part in tree.body if name_of(part) in {*exercise.asks, *exercise.given}]
-    head = f'"""{exercise.task}\n\nRun it:  ndparallel exercise {exercise.name}        (--hint helps)\n"""'
+    run = f"Run it:  ndparallel exercise {shlex.quote(exercise.word)}        (--hint helps)"
+    head = f'"""{exercise.task}\n\n{run}\n"""'
     bodies = [
         (blank if is_solution(exercise, name_of(part)) else segment)(part, exercise.source) for part in parts
     ]

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ndparallel.base.quantities import si_or_dash
-from ndparallel.base.words import listed
+from ndparallel.base.words import ended, listed
 from ndparallel.drawing.history import Timeline
 from ndparallel.drawing.schedule_picture import columns_per_second, draw, left_out, legend
 from ndparallel.drawing.timeline import Timelines
@@ -67,7 +67,7 @@ def mark_of(yours: Mapping[str, float], par: Mapping[str, float], as_much: float
 
 def reasons(exercise: Exercise, mark: str, yours: Attempt, par: Attempt) -> Iterator[str]:
     if mark == WRONG:
-        yield yours.wrong
+        yield ended(yours.wrong)
         return
     yield headline(mark, yours.figures, par.figures)
     yield from yours.remarks

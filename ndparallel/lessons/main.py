@@ -11,7 +11,13 @@ from ndparallel.base.options import Parser
 from ndparallel.engines.failures import DeadlockError
 from ndparallel.engines.launch import RankError, join
 from ndparallel.lessons.lesson import Lesson
-from ndparallel.lessons.notes import check_microbatches, fewer_microbatches, hardware_notes, sizes_only_notes
+from ndparallel.lessons.notes import (
+    check_microbatches,
+    fewer_microbatches,
+    gpus_notes,
+    hardware_notes,
+    sizes_only_notes,
+)
 from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, engine_from, job_from
 from ndparallel.lessons.own import add_option, as_user_error, with_own, with_own_names
 from ndparallel.lessons.registry import single_gpu
@@ -104,10 +110,13 @@ def run_asked_for(lesson: Lesson, job: Job, hardware: Hardware, arguments: argpa
     except RankError as error:
         raise as_user_error(error, arguments.own) from error
     except (DeadlockError, MismatchError) as error:
-        if not arguments.own:
-            raise
-        raise UserError(str(error)) from error
-    notes = *hardware_notes(run), *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
+        raise UserError(str(error).replace("\n", " ")) from error
+    notes = (
+        *hardware_notes(run),
+        *sizes_only_notes(job, run),
+        *fewer_microbatches(lesson, job, arguments),
+        *gpus_notes(lesson, run, arguments),
+    )
     run.report = replace(run.report, notes=notes)
     return run
 

@@ -81,3 +81,17 @@ def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) 
     ):
         each = f"{count(taken, 'microbatch', 'es')} of {count(job.batch // taken, 'sequence')}"
         yield f"{lesson.dimension} takes {each}: {usual} do not divide a batch of {job.batch}."
+
+
+def gpus_notes(lesson: Lesson, run: Run, arguments: argparse.Namespace) -> Iterator[str]:
+    """Say which rows have more GPUs than --gpus asks for, and that one GPU has nobody to share with."""
+    gpus, rows = arguments.gpus, run.report.strategies
+    if gpus == lesson.gpus:
+        return
+    for row in rows:
+        if row.gpus > gpus:
+            sizes = next(each for each in lesson.strategies if each.name == row.name).mesh(gpus).sizes
+            mesh = " x ".join(f"{axis.upper()}{size}" for axis, size in sizes.items() if size > 1)
+            yield f"{row.name!r} has {row.gpus} GPUs and not {gpus}: it is {mesh}."
+    if gpus == 1 and rows and all(row.gpus == 1 for row in rows):
+        yield "One GPU has nobody to share its work with: all of these rows do what the single GPU does."

@@ -10,6 +10,8 @@ Glossary: see `ndparallel.pipeline.actions`.
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 from ndparallel.base.errors import UserError, find_choice
 from ndparallel.base.functions import check_parameters, in_words, is_own, own_function
 from ndparallel.base.quoting import brief
@@ -18,11 +20,12 @@ from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.recipe import write
 from ndparallel.pipeline.schedules import RECIPES
+from ndparallel.pipeline.timing import peak_activations
 from ndparallel.pipeline.work import Work
 
 __all__ = [
-    "RECIPES", "SEARCHED", "build", "check_sizes", "default_schedule", "most_actions", "names_in",
-    "written_schedules",
+    "RECIPES", "SEARCHED", "build", "check_sizes", "contradictions", "default_schedule", "most_actions",
+    "names_in", "written_schedules",
 ]  # fmt: skip
 SEARCHED = "searched"  # the order that is found for given seconds and a given memory
 SURPLUS = 100  # times the actions that a list can have, after which a reader's is not read on
@@ -77,6 +80,22 @@ def build(
     recipe = RECIPES[name]
     layout = Layout(recipe.layout, ranks, chunks or recipe.default_chunks)
     return write(name, recipe, layout, microbatches, group)
+
+
+def contradictions(schedule: Schedule) -> Iterator[str]:
+    """Yield where the record of a schedule and its lists part, in words: plans are predicted by the record,
+    and a search leaves plans out by it."""
+    recipe = RECIPES[schedule.name]
+    place = schedule.microbatches, np.arange(schedule.ranks), schedule.ranks, schedule.chunks
+    said = np.broadcast_to(recipe.peak_in_flight(*place), schedule.ranks)
+    for rank, (most, held) in enumerate(zip(said, peak_activations(schedule))):
+        if most != held:
+            yield f"peak_in_flight of rank {rank} is {most:g}, and it keeps {held:g}"
+            break
+    split = any(action.op == "W" for actions in schedule.actions for action in actions)
+    for name, holds in (("splits", split), ("pairs", any(schedule.fused))):
+        if getattr(recipe, name) != holds:
+            yield f"{name} is {not holds}, and should be {holds}"
 
 
 def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:

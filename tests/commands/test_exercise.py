@@ -112,6 +112,50 @@ def test_all_grades_a_whole_folder_for_a_lecturer(folder, capsys):
     }
 
 
+def hand_in(student: str, **answers: str) -> None:
+    Path(student).mkdir(parents=True)
+    for name, text in answers.items():
+        Path(student, f"{name}.py").write_text(text, "utf-8")
+
+
+@pytest.fixture
+def students(folder) -> None:
+    """Three students' answers to two exercises, in a folder "class"."""
+    hand_in("class/ann/exercises", ring=solved("ring"), halves=solved("halves"))
+    hand_in("class/bob", ring=SLOW_RING, halves=template(find_exercise("halves")))
+    hand_in("class/cy", ring="def all_reduce(:\n")
+    Path("class/notes.txt").write_text("no student", "utf-8")
+
+
+def test_a_class_is_graded_by_student_and_by_exercise(students, capsys):
+    assert main(["exercise", "--grade", "class"]) == 0
+    told = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:] for line in told.splitlines() if line}
+    assert rows["student"] == ["good", "passed", "wrong", "not", "begun", "missing", "not", "good"]
+    assert rows["ann"] == ["2", "0", "0", "0", "0"]
+    assert rows["bob"] == ["0", "1", "0", "1", "0", "passed", "ring;", "not", "begun", "halves"]
+    assert rows["cy"] == ["0", "0", "1", "0", "1", "wrong", "ring;", "missing", "halves"]
+    assert rows["ring"] == ["1", "1", "1", "0", "0"] and rows["halves"] == ["1", "0", "0", "1", "1"]
+    assert not list(Path("class").rglob(".marks.json"))
+
+
+def test_a_class_can_be_graded_for_one_exercise_and_as_json(students, capsys):
+    assert main(["exercise", "halves", "--grade", "class", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    marks = {
+        each["student"]: [(v["exercise"], v["mark"]) for v in each["verdicts"]] for each in told["students"]
+    }
+    assert marks == {"ann": [("halves", "par")], "bob": [("halves", "not begun")], "cy": []}
+
+
+def test_a_file_that_cannot_be_read_is_wrong_and_keeps_nobody_from_a_mark(students, capsys):
+    Path("class/bob/ring.py").write_bytes(b"\xff\xfe")
+    assert main(["exercise", "ring", "--grade", "class", "--json"]) == 0
+    marks = {each["student"]: each["verdicts"] for each in json.loads(capsys.readouterr().out)["students"]}
+    assert [marks[name][0]["mark"] for name in ("ann", "bob", "cy")] == ["par", "wrong", "wrong"]
+    assert "ring.py" in marks["bob"][0]["sentences"][0]
+
+
 def test_hints_come_one_by_one(folder, capsys):
     hints = find_exercise("ring").hints
     for number, hint in enumerate(hints, 1):
@@ -134,11 +178,23 @@ def test_hints_come_one_by_one(folder, capsys):
         (["ring", "--hint", "0", "--json"], "--json prints verdicts, and --hint none"),
         (["--solution"], "--solution is of an exercise: name it"),
         (["--json"], "--json is of an exercise: name it"),
+        (
+            ["--grade", "nowhere"],
+            "nowhere is not there: --grade takes a folder with a folder for each student",
+        ),
+        (
+            ["--grade", "empty/ann"],
+            "empty/ann has no folder for any student; --all --folder empty/ann grades",
+        ),
+        (["--grade", "empty"], "no student's folder in empty has an answer, such as ring.py."),
+        (["--grade", "empty", "--folder", "mine"], "leave --folder out"),
+        (["--grade", "empty", "--all"], "not allowed with"),
     ],
 )
 def test_bad_input_is_one_sentence(folder, capsys, words, sentence):
     Path("ring.txt").write_text("", "utf-8")
     Path("random.py").write_text("1 / 0\n", "utf-8")
+    Path("empty/ann").mkdir(parents=True)
     assert main(["exercise", *words]) == 2
     assert sentence in capsys.readouterr().err
 
@@ -147,13 +203,21 @@ def test_an_exercise_of_ones_own_is_one_file(folder, capsys):
     section = PAGE.read_text("utf-8").partition("## An exercise of your own")[2]
     example = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert example
-    Path("mean.py").write_text(example[1], "utf-8")
-    assert main(["exercise", "mean.py"]) == 0
+    Path("course").mkdir()
+    Path("course/mean.py").write_text(example[1], "utf-8")
+    assert main(["exercise", "course/mean.py"]) == 0
     written = (folder / "mean.py").read_text("utf-8")
     assert "Two GPUs have a number each." in written and "receive" not in written
+    assert "Run it:  ndparallel exercise course/mean.py " in written
+    (folder / "mean.py").write_text("def mean(gpu, number):\n    return number\n", "utf-8")
+    assert main(["exercise", "course/mean.py"]) == 1
+    assert "A hint: ndparallel exercise course/mean.py --hint" in capsys.readouterr().out
     (folder / "mean.py").write_text(example[1], "utf-8")
-    assert main(["exercise", "mean.py", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.partition("\n")[2])["mark"] == "par"
+    assert main(["exercise", "course/mean.py", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mark"] == "par"
+    hand_in("class/ann", mean=example[1])
+    assert main(["exercise", "course/mean.py", "--grade", "class", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["students"][0]["verdicts"][0]["mark"] == "par"
 
 
 def test_the_page_lists_every_exercise():
@@ -180,3 +244,7 @@ def test_every_exercise_and_its_chapter_name_one_another():
 def test_the_lecturers_page_names_only_exercises_that_there_are():
     plans = PAGE.read_text("utf-8").partition("**Ninety minutes.**")[2].partition("## An exercise")[0]
     assert set(re.findall(r"`(\w+)`", plans)) <= set(ORDER)
+    weeks = re.findall(r"\| \d \| [^|]+ \| ([^|]+) \| (\d+) \|", plans)
+    assert len(weeks) == 4
+    for names, minutes in weeks:
+        assert int(minutes) == sum(find_exercise(name).minutes for name in re.findall(r"`(\w+)`", names))

@@ -64,6 +64,7 @@ def test_a_wrong_or_slow_answer_is_told_what_is_wrong(name, answer):
     verdict = given(find_exercise(name), function)
     assert verdict.mark in (WRONG, PASSED)
     assert " ".join(str(function.__doc__).split()) in " ".join(verdict.sentences)
+    assert all(sentence.endswith((".", "?")) for sentence in verdict.sentences)
 
 
 @pytest.mark.parametrize("name", ORDER)

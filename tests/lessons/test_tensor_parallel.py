@@ -7,6 +7,7 @@ import pytest
 
 from gpu import COLLECTIVE, Event
 from ndparallel.base.errors import UserError
+from ndparallel.commands.command_line import main as command
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
@@ -190,6 +191,24 @@ def test_a_ring_that_leaves_the_node_is_not_said_to_be_inside():
         hardware, names = replace(POCKET, gpus_per_node=gpus_per_node), ["TP", "TP across nodes"]
         ran = run_lesson(load(LESSON), Job(model=SMALL), hardware, 2, names, "inline")
         assert ("inside a node" in " ".join(load(LESSON).notice(ran))) == inside
+
+
+@pytest.mark.parametrize(
+    ("lesson", "gpus", "note"),
+    [
+        ("2d", 8, "'TP x FSDP' has 16 GPUs and not 8: it is TP8 x DP2."),
+        ("2d", 4, None),
+        ("3d", 1, "'MLP on two GPUs' has 2 GPUs and not 1: it is PP2."),
+        ("3d", 8, None),
+        ("1d", 1, "One GPU has nobody to share its work with"),
+        ("0d", 1, None),
+    ],
+)
+def test_rows_that_have_more_gpus_than_are_asked_for_and_one_gpu_alone_are_told(lesson, gpus, note, capsys):
+    options = [] if lesson == "0d" else ["--gpus", str(gpus)]
+    assert command(["lesson", lesson, *options, "--engine", "inline", "--timeline", "none"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert note in told if note else "GPUs and not" not in told and "has nobody" not in told
 
 
 @pytest.mark.parametrize(("gpus", "asked"), [(3, []), (2, ["TP x FSDP"])])

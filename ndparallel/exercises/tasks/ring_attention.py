@@ -26,6 +26,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpu import GPU, Operation
+from ndparallel.base.errors import UserError
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 from ndparallel.hardware.pocket import POCKET
@@ -101,8 +102,12 @@ def in_world(answer, ranks: int, sequence: int) -> Attempt:
 
     def program(gpu: GPU) -> np.ndarray:
         mine = cut[gpu.rank]
-        values, weights, _ = answer.on(gpu.rank).attention(gpu, q[mine], k[mine], v[mine], ranks, sequence)
-        return values / weights[:, None]
+        found = answer.on(gpu.rank).attention(gpu, q[mine], k[mine], v[mine], ranks, sequence)
+        if not isinstance(found, tuple) or len(found) != 3:
+            raise UserError(
+                f"attention() returned {type(found).__name__}: return a partial result, as merge() does"
+            )
+        return found[0] / found[1][:, None]
 
     results = on_gpus(program, ranks, POCKET)
     right = whole(*problem(sequence).astype(np.float64))
