@@ -58,16 +58,18 @@ def meaning(rank: int, value: float, place: int, ranks: int) -> str:
         return f"It is {times[0]} times the right sum: every part was added {times[0]} times."
     missing = [str(other) for other, number in enumerate(times) if number == 0]
     often = [str(other) for other, number in enumerate(times) if number > 1]
-    words = [f"the parts of {count(len(missing), 'rank')} ({listed(missing)}) are missing"] if missing else []
-    if often:
-        each = f"part of rank {often[0]} is" if len(often) == 1 else f"parts of ranks {listed(often)} are"
-        words += [f"the {each} in it more than once"]
+    words = [f"lacks {parts_of(missing)}"] if missing else []
+    words += [f"has {parts_of(often)} more than once"] if often else []
     advice = (
         "a hop is missing, or it comes too late"
         if missing
         else "a piece was combined where it should be taken"
     )
-    return f"In it, {listed(words)}: {advice}."
+    return f"It {listed(words)}: {advice}."
+
+
+def parts_of(ranks: list[str]) -> str:
+    return f"the part of rank {ranks[0]}" if len(ranks) == 1 else f"the parts of ranks {listed(ranks)}"
 
 
 def contributions(value: float, place: int, ranks: int) -> list[int] | None:

@@ -18,7 +18,7 @@ def all_to_one(gpu, array, ranks):
 
 
 def one_step_too_few(gpu, array, ranks):
-    """the parts of 1 rank (3) are missing: a hop is missing"""
+    """lacks the part of rank 3: a hop is missing"""
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
     pieces = np.array_split(array, ranks)
     for step in range(ranks - 2):
@@ -30,7 +30,7 @@ def one_step_too_few(gpu, array, ranks):
 
 
 def adds_where_it_should_take(gpu, array, ranks):
-    """is in it more than once: a piece was combined where it should be taken"""
+    """more than once: a piece was combined where it should be taken"""
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
     for step in range(ranks - 1):
         gpu.send(right, array, step)

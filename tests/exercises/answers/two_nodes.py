@@ -25,7 +25,7 @@ def leaders_talk(gpu, array, nodes, gpus_per_node):
 
 
 def forgets_the_nodes(gpu, array, nodes, gpus_per_node):
-    """the parts of 4 ranks (4, 5, 6 and 7) are missing"""
+    """lacks the parts of ranks 4, 5, 6 and 7"""
     first = gpu.rank - gpu.rank % gpus_per_node
     all_reduce(gpu, array, Group("inside", tuple(range(first, first + gpus_per_node))))
 
