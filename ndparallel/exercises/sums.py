@@ -7,7 +7,7 @@ Limit  Exact while the whole sum stays below 2^24, which float32 holds: 4 ranks 
 
 import numpy as np
 
-from ndparallel.base.words import count, listed
+from ndparallel.base.words import listed
 
 
 def base_of(ranks: int) -> int:

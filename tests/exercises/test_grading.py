@@ -165,7 +165,7 @@ def test_the_whole_is_every_part_once():
 
 @pytest.mark.parametrize(("times", "told"), [
     ([0, 1, 0, 0], "rank 1's own part"), ([2, 2, 2, 2], "2 times the right sum"),
-    ([2, 1, 2, 1], "the parts of ranks 0 and 2 are in it more"),
+    ([2, 1, 2, 1], "has the parts of ranks 0 and 2 more than once"),
     ([1, 1, 0, 1], "lacks the part of rank 2"), ([1, 1, 2, 1], "has the part of rank 2 more than once"),
 ])  # fmt: skip
 def test_a_wrong_sum_is_told_by_whose_parts_it_has(times, told):
