@@ -140,6 +140,7 @@ DDP = "megatron/core/distributed/distributed_data_parallel.py, _make_backward_po
 HEADS = "megatron/core/transformer/attention.py, get_query_key_value_tensors: query.reshape"
 LAYOUT = "transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_qkv_layout: contiguous"
 SPLIT = "transformer_engine/pytorch/utils.py, SplitAlongDim.backward: torch.cat, or nothing"
+CONVOLUTION = "fla/modules/conv/triton/ops.py, causal_conv1d_bwd: a sum over chunks, a cast"
 DELTA = "megatron/core/ssm/gated_delta_net/gdn.py"
 LATENT = "megatron/core/transformer/multi_latent_attention.py: a split's backward"
 # Megatron-Core on Transformer Engine, from 2024 on (NVIDIA/Megatron-LM)
@@ -154,6 +155,7 @@ MEGATRON_CORE = (
     SmallKernel("add to gradients", "attention", True, DDP),
     SmallKernel("gates", "linear attention", False, f"{DELTA}, _compute_gates", launches=2),
     SmallKernel("gates", "linear attention", True, f"{DELTA}, _compute_gates", launches=2),
+    SmallKernel("convolution wgrad", "linear attention", True, CONVOLUTION, launches=2),
     SmallKernel("norm weights wgrad", "linear attention", True, TE, launches=2),
     SmallKernel("add to gradients", "linear attention", True, DDP, launches=5),
     SmallKernel("norm weights wgrad", "mlp", True, TE),
