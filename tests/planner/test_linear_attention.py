@@ -158,8 +158,99 @@ def test_cp_ranks_exchange_sequences_for_heads_and_back():
     unit = lists(cp=4).unit("linear-dense", "none")
     for items, order in ((unit.forward, (INTO, VALUES)), (unit.backward_input, (VALUES, INTO))):
         assert [one.bytes for one in named(items, "cp heads")] == [S / 4 * width * 2 for width in order]
+    copies = [
+        [(one.bytes * 4 / S / 2, one.kernels) for one in named(items, "order heads")]
+        for items in (unit.forward, unit.backward_input)
+    ]
+    assert copies == [[(6 * INTO, 3), (4 * VALUES, 2)], [(4 * VALUES, 2), (8 * INTO, 4)]]
     rule = named(unit.forward, "linear attention")[0]
     assert rule.shape[:2] == (S / 4 * HEADS, HEADS / 4)  # tokens x heads, and states at once
+
+
+def moved(items: list, name: str) -> tuple[float, float]:
+    """Numbers that the kernels of this name move for each token, and how many kernels there are."""
+    found = named(items, name)
+    return sum(item.bytes for item in found) / 2 / S, sum(item.kernels for item in found)
+
+
+def test_its_small_kernels_move_what_their_code_reads_and_writes():
+    """Megatron-Core with flash-linear-attention 0.5.1, by hand. Forward: the convolution reads a view; norms
+    of queries and keys read a copy. Backward: the convolution runs again and reads its result (2 + 4), its
+    gradient is joined of three parts before and of four behind it. The norm behind the rule and its gate are
+    two kernels: 2 + 3 arrays, and 3 + 5."""
+    unit, copied, mixed = lists().unit("linear-dense", "none"), 2 * HEADS * 128, 2 * KEYS + VALUES
+    assert {
+        name: moved(unit.forward, name)
+        for name in ("convolution", "norms of heads", "heads of keys", "values apart", "gated norm")
+    } == {
+        "convolution": (2 * mixed, 1),
+        "norms of heads": (4 * 2 * KEYS, 2),
+        "heads of keys": (2 * KEYS + copied, 2),
+        "values apart": (4 * VALUES, 2),
+        "gated norm": (5 * VALUES, 2),
+    }
+    assert {
+        name: moved(unit.backward_input, name)
+        for name in (
+            "gated norm",
+            "heads of keys",
+            "norms of heads",
+            "join q, k, v",
+            "convolution",
+            "join heads",
+        )
+    } == {
+        "gated norm": (8 * VALUES, 2),
+        "heads of keys": (2 * KEYS + copied, 2),
+        "norms of heads": (3 * 2 * KEYS, 1),
+        "join q, k, v": (2 * mixed, 1),
+        "convolution": (6 * mixed, 2),
+        "join heads": (2 * INTO, 1),
+    }
+
+
+def test_several_sequences_are_put_token_by_token_again():
+    assert moved(lists().unit("linear-dense", "none").forward, "heads to rows") == (0, 0)
+    two = LayerLists(QWEN, Share(2, S), MEGATRON).unit("linear-dense", "none")
+    for items in (two.forward, two.backward_input):
+        assert moved(items, "heads to rows") == (2 * 2 * VALUES, 1)
+
+
+def test_the_rule_multiplies_and_moves_what_its_kernels_do():
+    """By hand, for each token and head. Forward: keys with keys, a chunk's inverse with keys and with values,
+    keys and queries with the state, and so on; backward the same and more. Keys and values of other widths
+    tell the counts apart."""
+    key, value, chunk = 64, 256, 64
+    shape = replace(QWEN, linear=replace(NET, key_dim=key, value_dim=value))
+    state = key * value
+    hand = {
+        "forward": (3 * key + 2 * value, 3, 7 * key + 6 * value + 3 * chunk + 2 * state / chunk, 6),
+        "backward": (9 * key + 5 * value, 8, 21 * key + 15 * value + 2 * chunk + 4 * state / chunk, 10),
+    }
+    for direction, (inside, with_states, arrays, kernels) in hand.items():
+        rule = LayerLists(shape, Share(1, S), MEGATRON).linear.delta_rule(direction)
+        assert rule.flops == 2 * S * HEADS * (chunk * inside + with_states * state)
+        assert (rule.bytes, rule.kernels) == (2 * S * HEADS * arrays, kernels)
+
+
+def test_plain_pytorch_norms_and_gates_in_32_bits():
+    """A compiler reads each array once; plain PyTorch moves every step's result in numbers of 32 bits."""
+    passes = {
+        software: [
+            moved(
+                getattr(
+                    LayerLists(QWEN, Share(1, S), find_stack(software)).unit("linear-dense", "none"), side
+                ),
+                "gated norm",
+            )
+            for side in ("forward", "backward_input")
+        ]
+        for software in ("torchtitan", "torchtitan-compiled")
+    }
+    assert passes == {
+        "torchtitan": [(35 * VALUES, 1), (74 * VALUES, 1)],
+        "torchtitan-compiled": [(3 * VALUES, 1), (5 * VALUES, 1)],
+    }
 
 
 def test_prices_of_an_array_are_those_of_its_plans():
@@ -194,12 +285,12 @@ def test_full_recomputation_runs_the_rule_again():
 
 
 def test_it_keeps_what_its_kernels_save():
-    """By hand: the convolution's input; queries and keys before and behind their copies for 48 heads; values;
-    an inverse of 64 for each token and head; what the rule gives, the gate, and what is multiplied last;
-    beside input and norm of the half."""
+    """By hand: all that the first product gives; queries and keys before and behind their copies for 48
+    heads; values; an inverse of 64 for each token and head; what the rule gives, the same behind its norm,
+    the gate, and what is multiplied last; beside input and norm of the half."""
     every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
     kept = kept_bytes(lists(every), "none") - kept_bytes(lists(replace(QWEN, linear=None)), "none")
-    linear = (2 * KEYS + VALUES) + 2 * KEYS + 2 * HEADS * 128 + VALUES + 64 * HEADS + 3 * VALUES
+    linear = INTO + 2 * KEYS + 2 * HEADS * 128 + VALUES + 64 * HEADS + 4 * VALUES
     attention = (2 * 24 + 2 * 4 + 2 * 24) * 256
     assert kept == 2 * S * (linear - attention)
 
@@ -208,6 +299,27 @@ def test_memory_of_a_hybrid_is_the_mean_of_its_layers():
     every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
     mean = [kept_bytes(lists(shape), "none") for shape in (QWEN, every, replace(QWEN, linear=None))]
     assert mean[0] == pytest.approx(0.75 * mean[1] + 0.25 * mean[2], rel=1e-12)
+
+
+def test_torchtitan_runs_the_rule_and_every_second_product_again():
+    """Its list of what is saved has attention, and no kernel of linear attention
+    (torchtitan/distributed/activation_checkpoint.py). Products are counted in their order: q, k, v, z, a, b,
+    output, gate, up, down."""
+    titan = LayerLists(QWEN, Share(1, S), find_stack("torchtitan"))
+    again = {item.name: item for item in titan.unit("linear-dense", "selective").recompute}
+    products = {"linear_in": KEYS + VALUES + HEADS, "gate_up": 17408}  # k, z, b; up
+    assert again["linear attention"].kind == "delta-rule forward"
+    assert {name: again[f"{name} forward"].flops / (2 * S * H) for name in products} == products
+    assert "linear_out forward" not in again and "down forward" not in again
+    attention = [item.name for item in titan.unit("dense", "selective").recompute]
+    assert "attention" not in attention and "linear attention" not in attention
+
+
+def test_and_keeps_the_other_products_results():
+    """What goes into the layer; q, v, a, output, gate, and down, which runs again last and so not at all."""
+    every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
+    kept = kept_bytes(LayerLists(every, Share(1, S), find_stack("torchtitan")), "selective")
+    assert kept == 2 * S * (H + (KEYS + VALUES + HEADS) + H + 17408)
 
 
 def test_adapters_stand_on_linear_attention_too():

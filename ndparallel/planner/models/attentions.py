@@ -78,6 +78,11 @@ class GatedDeltaNet:
         return self.value_heads * self.value_dim
 
     @property
+    def products(self) -> tuple[int, ...]:
+        """Numbers of a token's queries, keys, values, their gate, and of two gates of states."""
+        return self.keys, self.keys, self.values, self.values, self.value_heads, self.value_heads
+
+    @property
     def mixed(self) -> int:
         """Numbers of a token that pass the convolution."""
         return 2 * self.keys + self.values
@@ -89,9 +94,8 @@ class GatedDeltaNet:
 
     def matrices(self, hidden: int) -> tuple[Linear, ...]:
         """Into queries, keys, values and their gate, and two gates for each head of values; and out."""
-        into = self.mixed + self.values + 2 * self.value_heads
         return (
-            Linear("linear_in", hidden, into, False, "columns"),
+            Linear("linear_in", hidden, sum(self.products), False, "columns"),
             Linear("linear_out", self.values, hidden, False, "rows"),
         )
 
