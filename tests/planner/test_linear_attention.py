@@ -17,11 +17,13 @@ from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.legality import check
+from ndparallel.planner.memory.deepspeed import largest_weight
 from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of, stage_kinds
+from ndparallel.search.what_if import changed_plan
 
 QWEN, MIXTURE = find_model("qwen3.5-27b"), find_model("qwen3.5-397b-a17b")
 assert QWEN.linear
@@ -59,6 +61,15 @@ def test_parameters_of_stages_add_up_to_the_models():
     held_in_all = sum(sum(elements_of(one, plan, kind)) for kind in kinds)
     # the head has its prediction layer besides
     assert held_in_all == QWEN.parameters().total + QWEN.parameters().prediction
+
+
+def test_a_model_of_more_or_fewer_layers_goes_on_with_their_pattern():
+    plan = Plan(tp=2, dp=8)
+    for change, layers in (("layers*2", 128), ("layers/2", 32)):
+        shape = changed_plan(job(), plan, change)[0].shape
+        assert [shape.kind(layer) for layer in range(layers)] == (["linear-dense"] * 3 + ["dense"]) * (
+            layers // 4
+        )
 
 
 def test_heads_of_keys_serve_heads_of_values_evenly():
@@ -151,6 +162,13 @@ def test_tp_gathers_and_scatters_linear_attention_as_often_as_attention():
         for kind in ("dense", "linear-dense")
     }
     assert sent["dense"] == sent["linear-dense"] == ["tp all_gather", "tp reduce_scatter"] * 2
+
+
+def test_the_sum_of_its_gradients_hides_behind_the_weights_of_the_same_matrix():
+    sums = named(
+        lists(tp=4, sequence_parallel=True).unit("linear-dense", "none").backward_input, "tp reduce_scatter"
+    )
+    assert [one.beside.name for one in sums] == ["gate_up wgrad", "linear_in wgrad"]
 
 
 def test_cp_ranks_exchange_sequences_for_heads_and_back():
@@ -322,6 +340,12 @@ def test_and_keeps_the_other_products_results():
     assert kept == 2 * S * (H + (KEYS + VALUES + HEADS) + H + 17408)
 
 
+def test_its_largest_matrix_can_be_the_models():
+    """In Hugging Face's layers queries, keys and values are one matrix; DeepSpeed gathers it whole."""
+    wide = replace(QWEN, vocab=256, linear=replace(NET, value_heads=256))
+    assert largest_weight(job(wide, "deepspeed"), Plan(zero=3)) == H * (2 * KEYS + 256 * 128)
+
+
 def test_adapters_stand_on_linear_attention_too():
     rank = 16
     on_all, on_output = Adapters(rank), Adapters(rank, ("out_proj",))
@@ -332,6 +356,12 @@ def test_adapters_stand_on_linear_attention_too():
 
 
 # -------------------------------------------------------------------------------------------------- plans
+
+
+def test_heads_wider_than_its_kernels_are_refused():
+    check(job(replace(QWEN, linear=replace(NET, key_dim=256))), Plan())
+    with pytest.raises(UserError, match="keys is 257 wide; the kernels .* take up to 256"):
+        check(job(replace(QWEN, linear=replace(NET, key_dim=257))), Plan())
 
 
 @pytest.mark.parametrize(
