@@ -130,7 +130,7 @@ def cut_widths(job: TrainingJob) -> list[int]:
     shape, experts = job.shape, job.shape.experts
     dense = [shape.ffn] if shape.moe_layers < shape.layers else []
     routed = [experts.ffn] if experts and job.stack.cuts_experts else []
-    linear = [shape.linear.values] if shape.linear else []
+    linear = [shape.linear.values, sum(shape.linear.products)] if shape.linear else []
     return [shape.heads * shape.value_dim, *linear, *dense, *routed]
 
 

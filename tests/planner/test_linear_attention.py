@@ -16,7 +16,7 @@ from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
-from ndparallel.planner.legality import check
+from ndparallel.planner.legality import check, violations
 from ndparallel.planner.memory.deepspeed import largest_weight
 from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.presets import find_model
@@ -356,6 +356,15 @@ def test_adapters_stand_on_linear_attention_too():
 
 
 # -------------------------------------------------------------------------------------------------- plans
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("bf16", 16), ("fp8", 2), ("mxfp8", 1)])
+def test_eight_bits_need_every_rank_to_have_multiples_of_16_or_32_of_its_products(dtype, most):
+    """48 heads of values have 96 gates: 16,480 numbers in all, 2,060 of them on each of 8 ranks
+    (_GDNBase.__init__ in megatron/core/ssm/gated_delta_net/common.py asserts the same of all together)."""
+    many = replace(job(replace(QWEN, heads=32, kv_heads=16), dtype=dtype), hardware=find_hardware("b200"))
+    legal = [tp for tp in (1, 2, 4, 8, 16) if not [*violations(many, Plan(tp=tp))]]
+    assert max(legal) == most
 
 
 def test_heads_wider_than_its_kernels_are_refused():
