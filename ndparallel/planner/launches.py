@@ -73,12 +73,14 @@ def launch_cost(hardware: Hardware, launching: str) -> float:
 def launches_of(operation: Operation, cost: float):
     """The CPU's work for an operation, in plain PyTorch's launches. An element-by-element operation is as
     many calls as it has kernels. Products of several experts are one call, with a choice of algorithm
-    for each, as in plain PyTorch; a fused kernel or a cast is one call that launches all its own."""
+    for each, as in plain PyTorch, and Python launches the kernels of linear attention's rule one by one; a
+    fused kernel or a cast is one call that launches all its own."""
     if operation.kind in ("host", "wait"):
         return cost * operation.shape[0]
     if operation.kind == "elementwise" or not cost:
         return cost * operation.kernels
-    return cost + min(cost, 1.0 if operation.kind == "matmul" else DRIVER) * (operation.kernels - 1)
+    each = 1.0 if operation.kind.startswith(("matmul", "delta-rule")) else DRIVER
+    return cost + min(cost, each) * (operation.kernels - 1)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.error_bar import error_bar
 from ndparallel.planner.imbalance import held
 from ndparallel.planner.job import Plan, Share, TrainingJob
+from ndparallel.planner.launches import launches_of
 from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.layer import LayerLists
@@ -249,6 +250,11 @@ def test_the_rule_multiplies_and_moves_what_its_kernels_do():
         rule = LayerLists(shape, Share(1, S), MEGATRON).linear.delta_rule(direction)
         assert rule.flops == 2 * S * HEADS * (chunk * inside + with_states * state)
         assert (rule.bytes, rule.kernels) == (2 * S * HEADS * arrays, kernels)
+
+
+def test_python_launches_its_kernels_one_by_one():
+    rule = lists().linear.delta_rule("forward")
+    assert [launches_of(rule, cost) for cost in (0.0, 0.5, 2.0)] == [0.0, 0.5 * 6, 2.0 + 5]
 
 
 def test_plain_pytorch_norms_and_gates_in_32_bits():
