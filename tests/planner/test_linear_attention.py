@@ -393,6 +393,11 @@ def test_what_software_cannot_cut_is_refused(software, plan, sentence):
         check(job(software=software), plan)
 
 
+@pytest.mark.parametrize("software", ["torchtitan", "deepspeed", "pytorch"])
+def test_software_that_cuts_none_of_it_has_it_whole(software):
+    check(job(software=software), Plan(dp=8, zero=1))
+
+
 def test_megatron_cuts_it_over_tp_and_cp():
     check(job(), Plan(tp=4, cp=4, sequence_parallel=True))
 
