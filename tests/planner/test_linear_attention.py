@@ -252,6 +252,15 @@ def test_the_rule_multiplies_and_moves_what_its_kernels_do():
         assert (rule.bytes, rule.kernels) == (2 * S * HEADS * arrays, kernels)
 
 
+def test_plain_pytorch_launches_a_kernel_for_every_operator():
+    """torchtitan's RMSNormGated: 13 operators, and 23 backward, beside them those of the layer's norm; three
+    convolutions, which backward are two kernels, a sum and a cast each."""
+    unit = LayerLists(QWEN, Share(1, S), find_stack("torchtitan")).unit("linear-dense", "none")
+    for items, norm, convolutions in ((unit.forward, 13, 3), (unit.backward_input, 23, 12)):
+        assert sum(moved(items, name)[1] for name in ("gated norm", "rest of the gated norm")) == norm
+        assert sum(moved(items, name)[1] for name in ("convolution", "convolutions")) == convolutions
+
+
 def test_python_launches_its_kernels_one_by_one():
     rule = lists().linear.delta_rule("forward")
     assert [launches_of(rule, cost) for cost in (0.0, 0.5, 2.0)] == [0.0, 0.5 * 6, 2.0 + 5]
