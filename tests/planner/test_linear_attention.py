@@ -14,13 +14,14 @@ from ndparallel.planner.imbalance import held
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.launches import launches_of
 from ndparallel.planner.layers.flops import model_flops
-from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.layers.kept import kept_bytes, linear_bytes
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.legality import check, violations
 from ndparallel.planner.memory.deepspeed import largest_weight
 from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.prediction import workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of, stage_kinds
@@ -326,6 +327,12 @@ def test_it_keeps_what_its_kernels_save():
     linear = INTO + 2 * KEYS + 2 * HEADS * 128 + VALUES + 64 * HEADS + 4 * VALUES
     attention = (2 * 24 + 2 * 4 + 2 * 24) * 256
     assert kept == 2 * S * (linear - attention)
+
+
+def test_what_its_products_take_is_kept_as_they_cast_it():
+    """Transformer Engine keeps 1 byte of what goes into both products, for each of 2."""
+    plain, cast = (linear_bytes(lists(number_type=NUMBER_TYPES[name])) for name in ("bf16", "fp8"))
+    assert plain - cast == S * (H + VALUES)
 
 
 def test_memory_of_a_hybrid_is_the_mean_of_its_layers():

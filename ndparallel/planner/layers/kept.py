@@ -196,8 +196,10 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
 
 
 def linear_bytes(lists: LayerLists):
-    """Bytes that linear attention keeps."""
-    return normed_bytes(lists, ATTENTION) + lists.linear.kept * lists.itemsize + mask_bytes(lists)
+    """Bytes that linear attention keeps; what goes into its last product is kept for that alone."""
+    linear = lists.linear
+    kept = linear.kept * lists.itemsize + linear.of_tokens(linear.net.values) * input_bytes(lists)
+    return normed_bytes(lists, ATTENTION) + kept + mask_bytes(lists)
 
 
 def mlp_bytes(lists: LayerLists, again: bool):

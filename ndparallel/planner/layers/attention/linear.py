@@ -158,12 +158,12 @@ class LinearAttentionLists(LayerParts):
 
     def to_heads(self, backward: bool) -> list:
         """From a part of the sequence with all heads to all of it with a part of the heads. Heads are
-        ordered and cut before, and tokens ordered behind (a2a_cp_to_hp in the same file); backward the order
-        of heads is a sum into zeros."""
+        ordered and cut before, and tokens ordered behind (a2a_cp_to_hp in
+        megatron/core/ssm/gated_delta_net/common.py); backward the order of heads is a sum into zeros."""
         return self.over_cp(self.matrices[0].outputs, *((8, 4) if backward else (6, 3)))
 
     def to_tokens(self) -> list:
-        """And back: tokens are ordered before, and heads joined behind (a2a_hp_to_cp)."""
+        """And back: tokens are ordered before, and heads joined behind (a2a_hp_to_cp in the same file)."""
         return self.over_cp(self.net.values, 4, 2)
 
     def over_cp(self, width: int, passes: int, kernels: int) -> list:
@@ -183,8 +183,8 @@ class LinearAttentionLists(LayerParts):
         """Numbers kept from forward to backward: all that the first product gives, which the convolution and
         the gates read; what the rule takes, with its queries and keys before and behind their copies, and
         its inverse of each chunk; what the rule gives, before and behind its norm where a kernel of its own
-        makes that; the gate, and what goes into the last product."""
+        makes that; and the gate. Not what goes into the last product."""
         net, behind_norm = self.net, self.stack.fusion == "fused"
         heads = net.value_heads * (2 * net.key_dim + net.value_dim + CHUNK)
-        behind = (3 + behind_norm) * net.values
+        behind = (2 + behind_norm) * net.values
         return self.of_tokens(self.matrices[0].outputs + 2 * net.keys + heads + behind)
