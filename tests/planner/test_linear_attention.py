@@ -335,9 +335,13 @@ def test_what_its_products_take_is_kept_as_they_cast_it():
     assert plain - cast == S * (H + VALUES)
 
 
-def test_memory_of_a_hybrid_is_the_mean_of_its_layers():
+@pytest.mark.parametrize(("software", "recompute"), [("megatron-core", "none"), ("torchtitan", "selective")])
+def test_memory_of_a_hybrid_is_the_mean_of_its_layers(software, recompute):
     every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
-    mean = [kept_bytes(lists(shape), "none") for shape in (QWEN, every, replace(QWEN, linear=None))]
+    mean = [
+        kept_bytes(LayerLists(shape, Share(1, S), find_stack(software)), recompute)
+        for shape in (QWEN, every, replace(QWEN, linear=None))
+    ]
     assert mean[0] == pytest.approx(0.75 * mean[1] + 0.25 * mean[2], rel=1e-12)
 
 
