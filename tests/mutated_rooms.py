@@ -20,7 +20,7 @@ def files_of(folder: str) -> list[str]:
     return [f"{folder}/{path.name}" for path in sorted((ROOT / folder).glob("[!_]*.py"))]
 
 
-LAYERS = ("dense", "attention", "experts", "parts", "operations", "pricing", "breakdown", "flops", "frozen")
+OTHER_ROOMS = ("kept.py", "collective_time.py")
 SEARCH = (
     "advice",
     "candidates",
@@ -77,6 +77,7 @@ ROOMS = {
             "tests/planner/test_memory.py",
             "tests/planner/test_memory_by_hand.py",
             "tests/planner/test_deepspeed_memory.py",
+            "tests/planner/test_linear_attention.py",
             "tests/planner/test_states.py",
             "tests/planner/test_windows_and_prediction.py",
             "tests/ladder/test_rung3_framework.py",
@@ -127,10 +128,15 @@ ROOMS = {
             "ndparallel/planner/software.py",
             "ndparallel/planner/stack.py",
             "ndparallel/planner/launches.py",
-            *(f"ndparallel/planner/layers/{name}.py" for name in LAYERS),
+            "ndparallel/planner/models/attentions.py",
+            *(file for file in files_of("ndparallel/planner/layers") if not file.endswith(OTHER_ROOMS)),
+            *files_of("ndparallel/planner/layers/attention"),
+            *files_of("ndparallel/planner/layers/experts"),
         ],
         [
             "tests/planner/test_launches.py",
+            "tests/planner/test_linear_attention.py",
+            "tests/planner/test_latent.py",
             "tests/planner/test_copies.py",
             "tests/planner/test_memory_by_hand.py",
             "tests/planner/test_time.py",

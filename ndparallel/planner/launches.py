@@ -73,12 +73,14 @@ def launch_cost(hardware: Hardware, launching: str) -> float:
 def launches_of(operation: Operation, cost: float):
     """The CPU's work for an operation, in plain PyTorch's launches. An element-by-element operation is as
     many calls as it has kernels. Products of several experts are one call, with a choice of algorithm
-    for each, as in plain PyTorch; a fused kernel or a cast is one call that launches all its own."""
+    for each, as in plain PyTorch, and Python launches the kernels of linear attention's rule one by one; a
+    fused kernel or a cast is one call that launches all its own."""
     if operation.kind in ("host", "wait"):
         return cost * operation.shape[0]
     if operation.kind == "elementwise" or not cost:
         return cost * operation.kernels
-    return cost + min(cost, 1.0 if operation.kind == "matmul" else DRIVER) * (operation.kernels - 1)
+    each = 1.0 if operation.kind.startswith(("matmul", "delta-rule")) else DRIVER
+    return cost + min(cost, each) * (operation.kernels - 1)
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ DDP = "megatron/core/distributed/distributed_data_parallel.py, _make_backward_po
 HEADS = "megatron/core/transformer/attention.py, get_query_key_value_tensors: query.reshape"
 LAYOUT = "transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_qkv_layout: contiguous"
 SPLIT = "transformer_engine/pytorch/utils.py, SplitAlongDim.backward: torch.cat, or nothing"
+CONVOLUTION = "fla/modules/conv/triton/ops.py, causal_conv1d_bwd: a sum over chunks, a cast"
 DELTA = "megatron/core/ssm/gated_delta_net/gdn.py"
 LATENT = "megatron/core/transformer/multi_latent_attention.py: a split's backward"
 # Megatron-Core on Transformer Engine, from 2024 on (NVIDIA/Megatron-LM)
@@ -154,6 +157,7 @@ MEGATRON_CORE = (
     SmallKernel("add to gradients", "attention", True, DDP),
     SmallKernel("gates", "linear attention", False, f"{DELTA}, _compute_gates", launches=2),
     SmallKernel("gates", "linear attention", True, f"{DELTA}, _compute_gates", launches=2),
+    SmallKernel("convolution wgrad", "linear attention", True, CONVOLUTION, launches=2),
     SmallKernel("norm weights wgrad", "linear attention", True, TE, launches=2),
     SmallKernel("add to gradients", "linear attention", True, DDP, launches=5),
     SmallKernel("norm weights wgrad", "mlp", True, TE),
@@ -228,7 +232,7 @@ TORCH = (
     SmallKernel("keys, values, gates", "linear attention", False, f"{DELTA_NET}: six matrices", launches=5),
     SmallKernel("convolutions", "linear attention", False, f"{DELTA_NET}: three", launches=2),
     SmallKernel("gates", "linear attention", False, f"{DELTA_NET}: softplus, exponentials", launches=8),
-    SmallKernel("rest of the gated norm", "linear attention", False, f"{DELTA_NET}, RMSNormGated", 10),
+    SmallKernel("rest of the gated norm", "linear attention", False, f"{DELTA_NET}, RMSNormGated", 12),
     SmallKernel("rest of the norm", "mlp", False, f"{TITAN}, RMSNorm", launches=7),
     SmallKernel("gate", "mlp", False, f"{TITAN}, FeedForward: silu, product, three matrices", launches=2),
     SmallKernel("rest of the norm", "attention", True, f"{TITAN}, RMSNorm", launches=11),
@@ -237,9 +241,9 @@ TORCH = (
     SmallKernel("repeat keys, values", "attention", True, f"{TITAN}, repeat_kv", launches=2),
     SmallKernel("rest of the norm", "linear attention", True, f"{TITAN}, RMSNorm", launches=11),
     SmallKernel("keys, values, gates", "linear attention", True, f"{DELTA_NET}: five sums", launches=15),
-    SmallKernel("convolutions", "linear attention", True, f"{DELTA_NET}: three", launches=4),
+    SmallKernel("convolutions", "linear attention", True, f"{CONVOLUTION}, three times", launches=10),
     SmallKernel("gates", "linear attention", True, f"{DELTA_NET}: softplus, exponentials", launches=12),
-    SmallKernel("rest of the gated norm", "linear attention", True, f"{DELTA_NET}, RMSNormGated", 14),
+    SmallKernel("rest of the gated norm", "linear attention", True, f"{DELTA_NET}, RMSNormGated", 22),
     SmallKernel("rest of the norm", "mlp", True, f"{TITAN}, RMSNorm", launches=11),
     SmallKernel("gate", "mlp", True, f"{TITAN}: two gradients, a sum, silu, product", launches=5),
 )

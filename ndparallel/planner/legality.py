@@ -33,6 +33,7 @@ from ndparallel.planner.stack import MODULES
 DTYPES = tuple(NUMBER_TYPES)
 DTYPE_SPELLINGS = {"bfloat16": "bf16"}
 FOLDED = "dp not divisible by ep"
+WIDEST_KEYS = 256  # chunk_gated_delta_rule_fwd_h in fla/ops/common/chunk_delta_h.py
 
 
 class Violation(NamedTuple):
@@ -129,7 +130,7 @@ def cut_widths(job: TrainingJob) -> list[int]:
     shape, experts = job.shape, job.shape.experts
     dense = [shape.ffn] if shape.moe_layers < shape.layers else []
     routed = [experts.ffn] if experts and job.stack.cuts_experts else []
-    linear = [shape.linear.values] if shape.linear else []
+    linear = [shape.linear.values, sum(shape.linear.products)] if shape.linear else []
     return [shape.heads * shape.value_dim, *linear, *dense, *routed]
 
 
@@ -193,6 +194,12 @@ def linear_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
         if degree > 1 and name not in cut_by:
             why = f"{job.stack.name} does not cut linear attention over {name}={degree}; {name} must be 1."
             yield Violation(f"linear attention not cut by {name}", why)
+    if net.key_dim > WIDEST_KEYS:
+        why = (
+            f"a head of linear attention's keys is {net.key_dim} wide; the kernels of flash-linear-attention "
+            f"take up to {WIDEST_KEYS}."
+        )
+        yield Violation("linear attention's keys wider than its kernels", why)
     if net.key_heads % (ranks := plan.tp * plan.cp):
         why = (
             f"tp*cp={ranks} cannot cut the {net.key_heads} heads of linear attention's keys; nearest: "

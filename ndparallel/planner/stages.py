@@ -82,7 +82,7 @@ def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
         return elements_of(job, plan, kind)
     if kind in ENDS:
         return 0.0, 0.0
-    mixers = shape.linear.matrices(shape.hidden) if shape.linear and is_linear(kind) else shape.attention()
+    mixers = shape.linear_attention() if is_linear(kind) else shape.attention()
     attention = adapters.elements(shape, mixers, plan.tp)
     if not has_experts(kind):
         return attention + adapters.elements(shape, shape.mlp(shape.ffn), plan.tp), 0.0

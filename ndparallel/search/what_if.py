@@ -178,6 +178,8 @@ def of_job(name: str) -> Field:
 def of_model(name: str) -> Field:
     def write(at: Variant, value: int) -> Variant:
         sizes: dict[str, Any] = {name: value}
+        if name == "layers" and (linear := at.job.shape.linear):
+            sizes["linear"] = linear.among(at.job.shape.layers, value)
         with naming(f"{name}={value}"):
             return replace(at, job=replace(at.job, shape=replace(at.job.shape, **sizes)))
 

@@ -109,6 +109,7 @@ def known_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape | None:
         layers=layers,
         vocab=vocabulary(run, stated),
         experts=experts,
+        linear=known.linear and known.linear.among(known.layers, layers),
         positions=positions,
     )
 

@@ -12,16 +12,20 @@ from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.error_bar import error_bar
 from ndparallel.planner.imbalance import held
 from ndparallel.planner.job import Plan, Share, TrainingJob
+from ndparallel.planner.launches import launches_of
 from ndparallel.planner.layers.flops import model_flops
-from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.layers.kept import kept_bytes, linear_bytes
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
-from ndparallel.planner.legality import check
+from ndparallel.planner.legality import check, violations
+from ndparallel.planner.memory.deepspeed import largest_weight
 from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.prediction import workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of, stage_kinds
+from ndparallel.search.what_if import changed_plan
 
 QWEN, MIXTURE = find_model("qwen3.5-27b"), find_model("qwen3.5-397b-a17b")
 assert QWEN.linear
@@ -59,6 +63,15 @@ def test_parameters_of_stages_add_up_to_the_models():
     held_in_all = sum(sum(elements_of(one, plan, kind)) for kind in kinds)
     # the head has its prediction layer besides
     assert held_in_all == QWEN.parameters().total + QWEN.parameters().prediction
+
+
+def test_a_model_of_more_or_fewer_layers_goes_on_with_their_pattern():
+    plan = Plan(tp=2, dp=8)
+    for change, layers in (("layers*2", 128), ("layers/2", 32)):
+        shape = changed_plan(job(), plan, change)[0].shape
+        assert [shape.kind(layer) for layer in range(layers)] == (["linear-dense"] * 3 + ["dense"]) * (
+            layers // 4
+        )
 
 
 def test_heads_of_keys_serve_heads_of_values_evenly():
@@ -153,13 +166,125 @@ def test_tp_gathers_and_scatters_linear_attention_as_often_as_attention():
     assert sent["dense"] == sent["linear-dense"] == ["tp all_gather", "tp reduce_scatter"] * 2
 
 
+def test_the_sum_of_its_gradients_hides_behind_the_weights_of_the_same_matrix():
+    sums = named(
+        lists(tp=4, sequence_parallel=True).unit("linear-dense", "none").backward_input, "tp reduce_scatter"
+    )
+    assert [one.beside.name for one in sums] == ["gate_up wgrad", "linear_in wgrad"]
+
+
 def test_cp_ranks_exchange_sequences_for_heads_and_back():
     """tensor_a2a_cp2hp and _hp2cp of Megatron-Core: all that one product gives, and the result."""
     unit = lists(cp=4).unit("linear-dense", "none")
     for items, order in ((unit.forward, (INTO, VALUES)), (unit.backward_input, (VALUES, INTO))):
         assert [one.bytes for one in named(items, "cp heads")] == [S / 4 * width * 2 for width in order]
+    copies = [
+        [(one.bytes * 4 / S / 2, one.kernels) for one in named(items, "order heads")]
+        for items in (unit.forward, unit.backward_input)
+    ]
+    assert copies == [[(6 * INTO, 3), (4 * VALUES, 2)], [(4 * VALUES, 2), (8 * INTO, 4)]]
     rule = named(unit.forward, "linear attention")[0]
     assert rule.shape[:2] == (S / 4 * HEADS, HEADS / 4)  # tokens x heads, and states at once
+
+
+def moved(items: list, name: str) -> tuple[float, float]:
+    """Numbers that the kernels of this name move for each token, and how many kernels there are."""
+    found = named(items, name)
+    return sum(item.bytes for item in found) / 2 / S, sum(item.kernels for item in found)
+
+
+def test_its_small_kernels_move_what_their_code_reads_and_writes():
+    """Megatron-Core with flash-linear-attention 0.5.1, by hand. Forward: the convolution reads a view; norms
+    of queries and keys read a copy. Backward: the convolution runs again and reads its result (2 + 4), its
+    gradient is joined of three parts before and of four behind it. The norm behind the rule and its gate are
+    two kernels: 2 + 3 arrays, and 3 + 5."""
+    unit, copied, mixed = lists().unit("linear-dense", "none"), 2 * HEADS * 128, 2 * KEYS + VALUES
+    assert {
+        name: moved(unit.forward, name)
+        for name in ("convolution", "norms of heads", "heads of keys", "values apart", "gated norm")
+    } == {
+        "convolution": (2 * mixed, 1),
+        "norms of heads": (4 * 2 * KEYS, 2),
+        "heads of keys": (2 * KEYS + copied, 2),
+        "values apart": (4 * VALUES, 2),
+        "gated norm": (5 * VALUES, 2),
+    }
+    assert {
+        name: moved(unit.backward_input, name)
+        for name in (
+            "gated norm",
+            "heads of keys",
+            "norms of heads",
+            "join q, k, v",
+            "convolution",
+            "join heads",
+        )
+    } == {
+        "gated norm": (8 * VALUES, 2),
+        "heads of keys": (2 * KEYS + copied, 2),
+        "norms of heads": (3 * 2 * KEYS, 1),
+        "join q, k, v": (2 * mixed, 1),
+        "convolution": (6 * mixed, 2),
+        "join heads": (2 * INTO, 1),
+    }
+
+
+def test_several_sequences_are_put_token_by_token_again():
+    assert moved(lists().unit("linear-dense", "none").forward, "heads to rows") == (0, 0)
+    two = LayerLists(QWEN, Share(2, S), MEGATRON).unit("linear-dense", "none")
+    for items in (two.forward, two.backward_input):
+        assert moved(items, "heads to rows") == (2 * 2 * VALUES, 1)
+
+
+def test_the_rule_multiplies_and_moves_what_its_kernels_do():
+    """By hand, for each token and head. Forward: keys with keys, a chunk's inverse with keys and with values,
+    keys and queries with the state, and so on; backward the same and more. Keys and values of other widths
+    tell the counts apart."""
+    key, value, chunk = 64, 256, 64
+    shape = replace(QWEN, linear=replace(NET, key_dim=key, value_dim=value))
+    state = key * value
+    hand = {
+        "forward": (3 * key + 2 * value, 3, 7 * key + 6 * value + 3 * chunk + 2 * state / chunk, 6),
+        "backward": (9 * key + 5 * value, 8, 21 * key + 15 * value + 2 * chunk + 4 * state / chunk, 10),
+    }
+    for direction, (inside, with_states, arrays, kernels) in hand.items():
+        rule = LayerLists(shape, Share(1, S), MEGATRON).linear.delta_rule(direction)
+        assert rule.flops == 2 * S * HEADS * (chunk * inside + with_states * state)
+        assert (rule.bytes, rule.kernels) == (2 * S * HEADS * arrays, kernels)
+
+
+def test_plain_pytorch_launches_a_kernel_for_every_operator():
+    """torchtitan's RMSNormGated: 13 operators, and 23 backward, beside them those of the layer's norm; three
+    convolutions, which backward are two kernels, a sum and a cast each."""
+    unit = LayerLists(QWEN, Share(1, S), find_stack("torchtitan")).unit("linear-dense", "none")
+    for items, norm, convolutions in ((unit.forward, 13, 3), (unit.backward_input, 23, 12)):
+        assert sum(moved(items, name)[1] for name in ("gated norm", "rest of the gated norm")) == norm
+        assert sum(moved(items, name)[1] for name in ("convolution", "convolutions")) == convolutions
+
+
+def test_python_launches_its_kernels_one_by_one():
+    rule = lists().linear.delta_rule("forward")
+    assert [launches_of(rule, cost) for cost in (0.0, 0.5, 2.0)] == [0.0, 0.5 * 6, 2.0 + 5]
+
+
+def test_plain_pytorch_norms_and_gates_in_32_bits():
+    """A compiler reads each array once; plain PyTorch moves every step's result in numbers of 32 bits."""
+    passes = {
+        software: [
+            moved(
+                getattr(
+                    LayerLists(QWEN, Share(1, S), find_stack(software)).unit("linear-dense", "none"), side
+                ),
+                "gated norm",
+            )
+            for side in ("forward", "backward_input")
+        ]
+        for software in ("torchtitan", "torchtitan-compiled")
+    }
+    assert passes == {
+        "torchtitan": [(35 * VALUES, 1), (74 * VALUES, 1)],
+        "torchtitan-compiled": [(3 * VALUES, 1), (5 * VALUES, 1)],
+    }
 
 
 def test_prices_of_an_array_are_those_of_its_plans():
@@ -194,20 +319,57 @@ def test_full_recomputation_runs_the_rule_again():
 
 
 def test_it_keeps_what_its_kernels_save():
-    """By hand: the convolution's input; queries and keys before and behind their copies for 48 heads; values;
-    an inverse of 64 for each token and head; what the rule gives, the gate, and what is multiplied last;
-    beside input and norm of the half."""
+    """By hand: all that the first product gives; queries and keys before and behind their copies for 48
+    heads; values; an inverse of 64 for each token and head; what the rule gives, the same behind its norm,
+    the gate, and what is multiplied last; beside input and norm of the half."""
     every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
     kept = kept_bytes(lists(every), "none") - kept_bytes(lists(replace(QWEN, linear=None)), "none")
-    linear = (2 * KEYS + VALUES) + 2 * KEYS + 2 * HEADS * 128 + VALUES + 64 * HEADS + 3 * VALUES
+    linear = INTO + 2 * KEYS + 2 * HEADS * 128 + VALUES + 64 * HEADS + 4 * VALUES
     attention = (2 * 24 + 2 * 4 + 2 * 24) * 256
     assert kept == 2 * S * (linear - attention)
 
 
-def test_memory_of_a_hybrid_is_the_mean_of_its_layers():
+def test_what_its_products_take_is_kept_as_they_cast_it():
+    """Transformer Engine keeps 1 byte of what goes into both products, for each of 2."""
+    plain, cast = (linear_bytes(lists(number_type=NUMBER_TYPES[name])) for name in ("bf16", "fp8"))
+    assert plain - cast == S * (H + VALUES)
+
+
+@pytest.mark.parametrize(("software", "recompute"), [("megatron-core", "none"), ("torchtitan", "selective")])
+def test_memory_of_a_hybrid_is_the_mean_of_its_layers(software, recompute):
     every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
-    mean = [kept_bytes(lists(shape), "none") for shape in (QWEN, every, replace(QWEN, linear=None))]
+    mean = [
+        kept_bytes(LayerLists(shape, Share(1, S), find_stack(software)), recompute)
+        for shape in (QWEN, every, replace(QWEN, linear=None))
+    ]
     assert mean[0] == pytest.approx(0.75 * mean[1] + 0.25 * mean[2], rel=1e-12)
+
+
+def test_torchtitan_runs_the_rule_and_every_second_product_again():
+    """Its list of what is saved has attention, and no kernel of linear attention
+    (torchtitan/distributed/activation_checkpoint.py). Products are counted in their order: q, k, v, z, a, b,
+    output, gate, up, down."""
+    titan = LayerLists(QWEN, Share(1, S), find_stack("torchtitan"))
+    again = {item.name: item for item in titan.unit("linear-dense", "selective").recompute}
+    products = {"linear_in": KEYS + VALUES + HEADS, "gate_up": 17408}  # k, z, b; up
+    assert again["linear attention"].kind == "delta-rule forward"
+    assert {name: again[f"{name} forward"].flops / (2 * S * H) for name in products} == products
+    assert "linear_out forward" not in again and "down forward" not in again
+    attention = [item.name for item in titan.unit("dense", "selective").recompute]
+    assert "attention" not in attention and "linear attention" not in attention
+
+
+def test_and_keeps_the_other_products_results():
+    """What goes into the layer; q, v, a, output, gate, and down, which runs again last and so not at all."""
+    every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
+    kept = kept_bytes(LayerLists(every, Share(1, S), find_stack("torchtitan")), "selective")
+    assert kept == 2 * S * (H + (KEYS + VALUES + HEADS) + H + 17408)
+
+
+def test_its_largest_matrix_can_be_the_models():
+    """In Hugging Face's layers queries, keys and values are one matrix; DeepSpeed gathers it whole."""
+    wide = replace(QWEN, vocab=256, linear=replace(NET, value_heads=256))
+    assert largest_weight(job(wide, "deepspeed"), Plan(zero=3)) == H * (2 * KEYS + 256 * 128)
 
 
 def test_adapters_stand_on_linear_attention_too():
@@ -222,6 +384,21 @@ def test_adapters_stand_on_linear_attention_too():
 # -------------------------------------------------------------------------------------------------- plans
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("bf16", 16), ("fp8", 2), ("mxfp8", 1)])
+def test_eight_bits_need_every_rank_to_have_multiples_of_16_or_32_of_its_products(dtype, most):
+    """48 heads of values have 96 gates: 16,480 numbers in all, 2,060 of them on each of 8 ranks
+    (_GDNBase.__init__ in megatron/core/ssm/gated_delta_net/common.py asserts the same of all together)."""
+    many = replace(job(replace(QWEN, heads=32, kv_heads=16), dtype=dtype), hardware=find_hardware("b200"))
+    legal = [tp for tp in (1, 2, 4, 8, 16) if not [*violations(many, Plan(tp=tp))]]
+    assert max(legal) == most
+
+
+def test_heads_wider_than_its_kernels_are_refused():
+    check(job(replace(QWEN, linear=replace(NET, key_dim=256))), Plan())
+    with pytest.raises(UserError, match="keys is 257 wide; the kernels .* take up to 256"):
+        check(job(replace(QWEN, linear=replace(NET, key_dim=257))), Plan())
+
+
 @pytest.mark.parametrize(
     ("software", "plan", "sentence"),
     [
@@ -234,6 +411,11 @@ def test_adapters_stand_on_linear_attention_too():
 def test_what_software_cannot_cut_is_refused(software, plan, sentence):
     with pytest.raises(UserError, match=sentence):
         check(job(software=software), plan)
+
+
+@pytest.mark.parametrize("software", ["torchtitan", "deepspeed", "pytorch"])
+def test_software_that_cuts_none_of_it_has_it_whole(software):
+    check(job(software=software), Plan(dp=8, zero=1))
 
 
 def test_megatron_cuts_it_over_tp_and_cp():

@@ -320,7 +320,7 @@ def test_torchtitan_runs_keys_output_and_up_again_and_in_8_bits_all_but_down():
     assert again == {"bf16": KV + H + F, "fp8-current": H + 2 * KV + H + 2 * F}
 
 
-@pytest.mark.parametrize("ep", [1, 8])
+@pytest.mark.parametrize("ep", [1, 2, 8])
 def test_torchtitan_keeps_of_experts_the_rows_that_came_over_ep_and_of_shared_ones_every_second(ep):
     """Its save list has the all-to-alls, and neither grouped products nor the router. Every layer here
     is one of experts, and no dense MLP is counted."""

@@ -23,7 +23,7 @@ from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.validation import measured
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
-from ndparallel.validation.model import usual_ffn
+from ndparallel.validation.model import shape_of, usual_ffn
 from ndparallel.validation.software import stack_of
 from ndparallel.validation.validate import PAIRS, predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
@@ -469,6 +469,12 @@ def test_a_tiny_model_is_as_slow_as_its_launches_on_any_gpu():
     )
     assert slow < 1.3 * fast
     assert fast > 12 * 3 * 8 * 33e-6, "12 layers, as much as three forward passes, of at least 8 kernels each"
+
+
+def test_a_hybrid_of_another_depth_goes_on_with_its_pattern():
+    run = {**LLAMA_70B, "model": {"name": "qwen3.5-27b", "layers": 16}}
+    shape = shape_of(run, 1, STACKS["megatron-core"])
+    assert [shape.kind(layer) for layer in range(16)] == (["linear-dense"] * 3 + ["dense"]) * 4
 
 
 # ---------------------------------------------------------------------------------------- mixtures of experts

@@ -59,10 +59,10 @@ class Casts(LayerKernels):
         if not self.share.sequence_parallel:
             return set()
         sides = {"columns": "forward", "rows": "dgrad"}
-        linear = self.shape.linear.matrices(self.shape.hidden) if self.shape.linear else ()
+        mixers = *self.attention_matrices(), *self.shape.linear_attention()
         return {
             f"{matrix.name} {sides[matrix.split]}"
-            for matrix in (*self.attention_matrices(), *linear, *self.shape.mlp(self.shape.ffn))
+            for matrix in (*mixers, *self.shape.mlp(self.shape.ffn))
             if matrix.split in sides
             and (self.gathers_ranks or self.shape.hidden in (matrix.inputs, matrix.outputs))
         }

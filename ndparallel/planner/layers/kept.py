@@ -13,6 +13,7 @@ from typing import Any
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
+from ndparallel.planner.layers.recomputed import Mixer
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import larger
 from ndparallel.planner.stages import ENDS, KEPT
@@ -195,8 +196,10 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
 
 
 def linear_bytes(lists: LayerLists):
-    """Bytes that linear attention keeps."""
-    return normed_bytes(lists, ATTENTION) + lists.linear.kept * lists.itemsize + mask_bytes(lists)
+    """Bytes that linear attention keeps; what goes into its last product is kept for that alone."""
+    linear = lists.linear
+    kept = linear.kept * lists.itemsize + linear.of_tokens(linear.net.values) * input_bytes(lists)
+    return normed_bytes(lists, ATTENTION) + kept + mask_bytes(lists)
 
 
 def mlp_bytes(lists: LayerLists, again: bool):
@@ -231,23 +234,32 @@ def shared_bytes(lists: LayerLists):
 
 
 def half_of_outputs(lists: LayerLists):
-    """Every second matrix's output, and attention's; of experts, whose own matrices and router run again,
-    the rows that came over ep, both ways. Compiled code does not keep a layer's last output, which nobody
-    reads (SelectiveCheckpointContext in torch/utils/checkpoint.py keeps all that its policy says)."""
-    shape, tp = lists.shape, lists.share.tp
+    """Every second matrix's output, and attention's, but not what linear attention's rule gives; of experts,
+    whose own matrices and router run again, the rows that came over ep, both ways."""
+    shape = lists.shape
+    moe_share, linear_share = shape.moe_layers / shape.layers, shape.linear_layers / shape.layers
+    attention = kept_outputs(lists, lists.attention) + shape.heads * shape.value_dim
+    linear = linear_share and linear_share * kept_outputs(lists, lists.linear)
+    kept = lists.share.rows * ((1 - linear_share) * attention + linear) / lists.share.tp
+    if moe_share:
+        exchanged = (lists.share.ep > 1) * (lists.experts.received + lists.experts.routed) * shape.hidden
+        kept += moe_share * exchanged
+    return kept * lists.itemsize
+
+
+def kept_outputs(lists: LayerLists, mixer: Mixer):
+    """A token's outputs of every second matrix of a layer with this attention. Compiled code does not keep
+    the layer's last output, which nobody reads (SelectiveCheckpointContext in torch/utils/checkpoint.py keeps
+    all that its policy says)."""
+    shape, runs_again = lists.shape, lists.recomputed.second_shares(mixer)
     moe_share, plain = shape.moe_layers / shape.layers, lists.share.linear_dtype == lists.share.dtype
 
     def kept(matrices: Sequence[Linear]):
         return plain * sum(
-            matrix.outputs * (1 - lists.recomputed.second_shares[matrix.name])
+            matrix.outputs * (1 - runs_again[matrix.name])
             for matrix in matrices
             if matrix.name != "down" or lists.stack.fusion != "compiled"
         )
 
-    widths = kept(shape.attention()) + shape.heads * shape.value_dim
-    widths += (1 - moe_share) * kept(shape.mlp(shape.ffn))
-    exchanged = 0
-    if moe_share:
-        widths += moe_share * kept(lists.experts.shared_matrices())
-        exchanged = (lists.share.ep > 1) * (lists.experts.received + lists.experts.routed) * shape.hidden
-    return (lists.share.rows * widths / tp + moe_share * exchanged) * lists.itemsize
+    shared = moe_share and moe_share * kept(lists.experts.shared_matrices())
+    return kept(mixer.matrices) + (1 - moe_share) * kept(shape.mlp(shape.ffn)) + shared

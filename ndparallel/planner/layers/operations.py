@@ -27,7 +27,10 @@ from ndparallel.planner.models.shape import Experts
 HALF, SINGLE = 2, 4  # bytes of a bf16 or fp16 number, and of a float32
 
 # Passes over its array that each kernel makes, (forward, backward), by the stack's fusion. Only "fused" ones
-# have dropout.
+# have dropout. Linear attention's "gated norm" is fused where a compiler sees all of it; Megatron-Core's norm
+# is Transformer Engine's, and writes what a compiled product reads (_apply_gated_norm in
+# megatron/core/ssm/gated_delta_net/common.py); plain PyTorch's goes through 32 bits, one operator after
+# another, here in numbers of 16 (RMSNormGated in torchtitan/models/qwen3_5/gdn.py).
 PASSES: dict[str, dict[str, tuple[float, float]]] = {
     "fused": {
         "norm": (2, 5),
@@ -36,6 +39,7 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
         "rotary": (2, 2),
         "gated": (3, 5),
         "plain": (2, 4),
+        "gated norm": (5, 8),
     },
     "eager": {
         "norm": (12, 20),
@@ -43,6 +47,7 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
         "rotary": (10, 10),
         "gated": (5, 8),
         "plain": (2, 4),
+        "gated norm": (35, 74),
     },
     "compiled": {
         "norm": (2, 4),
@@ -50,6 +55,7 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
         "rotary": (2, 2),
         "gated": (3, 5),
         "plain": (2, 3),
+        "gated norm": (3, 5),
     },
     "minimal": {
         "norm": (2, 3),
@@ -57,6 +63,7 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
         "rotary": (2, 2),
         "gated": (3, 5),
         "plain": (2, 3),
+        "gated norm": (3, 5),
     },
 }
 SCORE_DROPOUT = 2.5  # passes over the scores: read, write, and a mask of one byte

@@ -4,7 +4,6 @@ Glossary: see `ndparallel.planner.layers.operations`.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 
 from gpu import Operation
@@ -41,35 +40,37 @@ class Recomputation(LayerParts):
             "layernorm": self.norms,
             "mla_up_proj": mixer.latent_again,
             "moe_act": lambda: [self.experts.matrices.between(False)] if experts else [],
-            "half": lambda: self.every_second(attention + mlp),
+            "half": lambda: self.every_second(mixer, attention + mlp),
         }[name]()
 
     def norms(self) -> list[Operation]:
         return [norm for half in (ATTENTION, MLP) for norm in self.norms_before(half, False)]
 
-    def every_second(self, items: list) -> list:
-        """What torchtitan's selective recomputation runs again: every second matrix and everything small, as
-        far as anything needs it; attention and what is exchanged never (2410.06511; _save_list in torchtitan
-        of 2024, parallelisms/parallelize_llama.py)."""
+    def every_second(self, mixer: Mixer, items: list) -> list:
+        """What torchtitan's selective recomputation runs again: every second matrix, everything small, and
+        linear attention's rule, as far as anything needs it; attention and what is exchanged never
+        (2410.06511; _save_list in torchtitan of 2024, parallelisms/parallelize_llama.py)."""
         operations = [item for item in items if isinstance(item, Operation)]
         needed = operations[: _last_matmul(operations)] if self.stack.early_stop else operations
-        small = [item for item in needed if item.kind == "elementwise"]
-        matmuls = [(item, self.again_share(item)) for item in needed if item.kind == "matmul"]
+        small = [item for item in needed if item.kind == "elementwise" or item.kind.startswith("delta-rule")]
+        shares = self.second_shares(mixer)
+        matmuls = [(item, self.again_share(item, shares)) for item in needed if item.kind == "matmul"]
         return small + [partly(matmul, share) for matmul, share in matmuls if share]
 
-    def again_share(self, matmul: Operation) -> float:
+    def again_share(self, matmul: Operation, shares: dict[str, float]) -> float:
         """The share of a product that runs again: all of what is no aten.mm, as experts' and in fewer bits,
         and of the router."""
         name = matmul.name.removesuffix(" forward")
-        return self.second_shares.get(name, 1.0) if matmul.dtype == self.share.dtype else 1.0
+        return shares.get(name, 1.0) if matmul.dtype == self.share.dtype else 1.0
 
-    @cached_property
-    def second_shares(self) -> dict[str, float]:
+    def second_shares(self, mixer: Mixer) -> dict[str, float]:
         """The share of each matrix's outputs, outside experts, that every second product makes, as torch
-        counts them: queries, keys, values, output, gate, up, down."""
+        counts them: queries, keys, values and what else linear attention has, output, gate, up, down."""
         sizes = {"qkv": (self.shape.heads, self.kv_heads, self.kv_heads), "gate_up": (1, 1)}
+        if self.shape.linear:
+            sizes["linear_in"] = self.shape.linear.products
         places, shares = count(1), {}
-        for matrix in (*self.attention_matrices(), *self.shape.mlp(self.shape.ffn)):
+        for matrix in (*mixer.matrices, *self.shape.mlp(self.shape.ffn)):
             parts = sizes.get(matrix.name, (1,))
             shares[matrix.name] = sum(part for part in parts if next(places) % 2 == 0) / sum(parts)
         return shares

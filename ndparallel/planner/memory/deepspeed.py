@@ -112,7 +112,8 @@ def largest_weight(job: TrainingJob, plan: Plan):
 def matrices(job: TrainingJob) -> list[tuple[float, float]]:
     """Inputs and outputs of a layer's matrices, each as Hugging Face has it."""
     shape, experts = job.shape, job.shape.experts
-    ours = (*shape.attention(), *shape.mlp(shape.ffn), *(shape.mlp(experts.ffn) if experts else ()))
+    mixers = *shape.attention(), *shape.linear_attention()
+    ours = (*mixers, *shape.mlp(shape.ffn), *(shape.mlp(experts.ffn) if experts else ()))
     return [
         (matrix.inputs, matrix.outputs * max(adapted_parts(shape, matrix.name).values(), default=1.0))
         for matrix in ours

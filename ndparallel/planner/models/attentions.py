@@ -5,7 +5,7 @@ Glossary: see `ndparallel.planner.models.shape`, and
     state    what a head of linear attention remembers: key_dim x value_dim numbers
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.matrices import Linear
@@ -78,6 +78,11 @@ class GatedDeltaNet:
         return self.value_heads * self.value_dim
 
     @property
+    def products(self) -> tuple[int, ...]:
+        """Numbers of a token's queries, keys, values, their gate, and of two gates of states."""
+        return self.keys, self.keys, self.values, self.values, self.value_heads, self.value_heads
+
+    @property
     def mixed(self) -> int:
         """Numbers of a token that pass the convolution."""
         return 2 * self.keys + self.values
@@ -89,11 +94,15 @@ class GatedDeltaNet:
 
     def matrices(self, hidden: int) -> tuple[Linear, ...]:
         """Into queries, keys, values and their gate, and two gates for each head of values; and out."""
-        into = self.mixed + self.values + 2 * self.value_heads
         return (
-            Linear("linear_in", hidden, into, False, "columns"),
+            Linear("linear_in", hidden, sum(self.products), False, "columns"),
             Linear("linear_out", self.values, hidden, False, "rows"),
         )
+
+    def among(self, layers: int, others: int) -> "GatedDeltaNet":
+        """The same in a model of `others` layers where this one has `layers`: their pattern goes on."""
+        pattern = {*self.layers}
+        return replace(self, layers=tuple(layer for layer in range(others) if layer % layers in pattern))
 
     def small_parameters(self) -> int:
         """Parameters outside of these: the convolution, two biases of gates for each head, a norm."""

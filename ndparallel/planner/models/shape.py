@@ -245,6 +245,10 @@ class ModelShape:
         heads = self.heads * (1 + self.output_gate) + 2 * self.kv_heads
         return Linear("qkv", self.hidden, heads * self.head_dim, bias, "columns"), output
 
+    def linear_attention(self) -> tuple[Linear, ...]:
+        """The matrices of one layer's linear attention; none where no layer has any."""
+        return self.linear.matrices(self.hidden) if self.linear else ()
+
     def attention_norms(self) -> tuple[int, ...]:
         """The widths of the norms inside attention that have a scale; none has a shift."""
         ranks = (self.latent.query_rank, self.latent.kv_rank) if self.latent else ()
@@ -284,9 +288,7 @@ class ModelShape:
             position_embedding=self.positions * self.hidden,
             embedding_norm=norm * self.embedding_norm,
             attention=count(self.attention()) + sum(self.attention_norms()) + self.heads * self.sinks,
-            linear=count(some_linear.matrices(self.hidden)) + some_linear.small_parameters()
-            if (some_linear := self.linear)
-            else 0,
+            linear=count(self.linear_attention()) + (self.linear.small_parameters() if self.linear else 0),
             dense_mlp=count(self.mlp(self.ffn)),
             router=count(some.router(self.hidden)) if some else 0,
             expert=count(self.mlp(some.ffn)) if some else 0,

@@ -11,12 +11,17 @@ from gpu import Operation
 from ndparallel.planner.layers.attention.core import AttentionCore
 from ndparallel.planner.layers.attention.latent import LatentLists
 from ndparallel.planner.layers.parts import ATTENTION, LayerParts
+from ndparallel.planner.models.matrices import Linear
 
 QKV = 3  # matrices side by side: queries, keys, values
 
 
 class AttentionLists(LayerParts):
     """Writes attention's half of a layer."""
+
+    @cached_property
+    def matrices(self) -> tuple[Linear, ...]:
+        return self.attention_matrices()
 
     @cached_property
     def core(self) -> AttentionCore:
@@ -28,7 +33,7 @@ class AttentionLists(LayerParts):
 
     @cached_property
     def forward(self) -> list:
-        result = self.product(self.attention_matrices()[-1], "forward")
+        result = self.product(self.matrices[-1], "forward")
         return [
             *self.norms_before(ATTENTION, False),
             *self.into_heads(),
@@ -43,7 +48,7 @@ class AttentionLists(LayerParts):
 
     @cached_property
     def backward(self) -> list:
-        back = self.product(self.attention_matrices()[-1], "dgrad")
+        back = self.product(self.matrices[-1], "dgrad")
         half = [
             *self.norms_behind(ATTENTION, True),
             *self.tp.gather(back),
@@ -59,7 +64,7 @@ class AttentionLists(LayerParts):
 
     @cached_property
     def weight_gradients(self) -> list:
-        return self.weights(self.attention_matrices())
+        return self.weights(self.matrices)
 
     def core_again(self) -> list:
         """What selective recomputation runs again of the core."""
@@ -73,14 +78,14 @@ class AttentionLists(LayerParts):
         """The products that give queries, keys and values, and what they gather."""
         if self.gathers_ranks:
             return [*self.latent.to_ranks(), *self.latent.from_ranks()]
-        products = [self.product(matrix, "forward") for matrix in self.attention_matrices()[:-1]]
+        products = [self.product(matrix, "forward") for matrix in self.matrices[:-1]]
         return [*self.tp.gather(products[-1], QKV), *products]
 
     def out_of_heads(self) -> list:
         """Their gradients' way back."""
         if self.gathers_ranks:
             return [*self.latent.back_to_ranks(), *self.latent.back_from_ranks()]
-        *into, _ = self.attention_matrices()
+        *into, _ = self.matrices
         products = [self.product(matrix, "dgrad") for matrix in reversed(into)]
         summed = self.tp.summed(products[-1], self.product(into[-1], "wgrad"), True, QKV)
         return [*self.tp.gather_again(products[0]), *products[:-1], *summed]

@@ -6,10 +6,12 @@ Idea   The rule goes over a sequence chunk by chunk. Inside a chunk its kernels 
        once, and take as long for a token whatever the sequence's length. Forward and backward stand next to
        each other.
 Cost   Of every token and head: 3 products of chunk x key_dim, 2 of chunk x value_dim, 3 of key_dim x
-       value_dim; backward 7, 7 and 8, as they recompute (fla/ops/gated_delta_rule/chunk.py and
-       fla/ops/common, fla-org/flash-linear-attention of 2026).
+       value_dim; backward 9, 5 and 8, as they recompute (fla/ops/gated_delta_rule/chunk.py and
+       fla/ops/common, fla-org/flash-linear-attention 0.5.1).
 Limit  The rates are those of flash-linear-attention's Triton kernels; FlashQLA's take half of the time.
-       Triangular matrices are multiplied whole; what solves with one is not counted.
+       With fewer states than were measured, 8 forward and 4 backward, they stay, which is too fast.
+       Triangular matrices are multiplied whole; what solves with one is not counted. What a kernel reads
+       again while a cache has it is not counted, either.
 
 Glossary
     chunk    tokens that the rule multiplies at once
@@ -27,11 +29,12 @@ from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import anywhere
 
 CHUNK = 64  # chunk_size of chunk_gated_delta_rule
-KERNELS = {"forward": 4, "backward": 9}  # chunk_gated_delta_rule_fwd, chunk_gated_delta_rule_bwd
+# chunk_gated_delta_rule_fwd, chunk_gated_delta_rule_bwd: with sums over a chunk, zeros, and sums of gradients
+KERNELS = {"forward": 6, "backward": 10}
 # of each token and head: products of chunk x key_dim, of chunk x value_dim, and of key_dim x value_dim
-PRODUCTS = {"forward": (3, 2, 3), "backward": (7, 7, 8)}
+PRODUCTS = {"forward": (3, 2, 3), "backward": (9, 5, 8)}
 # arrays that these kernels read and write: of keys, of values, of chunk x chunk, and of a state a chunk
-ARRAYS = {"forward": (6, 6, 1, 2), "backward": (21, 15, 2, 4)}
+ARRAYS = {"forward": (7, 6, 3, 2), "backward": (21, 15, 2, 4)}
 
 
 class LinearAttentionLists(LayerParts):
@@ -54,12 +57,12 @@ class LinearAttentionLists(LayerParts):
             *self.norms_before(ATTENTION, False),
             *self.tp.gather(into),
             into,
-            *self.over_cp(self.matrices[0].outputs),
+            *self.to_heads(False),
             *self.convolution(False),
             *self.heads_apart(False),
             self.delta_rule("forward"),
             *self.gated_norm(False),
-            *self.over_cp(self.net.values),
+            *self.to_tokens(),
             *self.tp.summed(out, out),
             *self.norms_behind(ATTENTION, False),
             self.residual(False),
@@ -72,12 +75,12 @@ class LinearAttentionLists(LayerParts):
             *self.norms_behind(ATTENTION, True),
             *self.tp.gather(out),
             out,
-            *self.over_cp(self.net.values),
+            *self.to_tokens(),
             *self.gated_norm(True),
             self.delta_rule("backward"),
             *self.heads_apart(True),
             *self.convolution(True),
-            *self.over_cp(self.matrices[0].outputs),
+            *self.to_heads(True),
             *self.tp.gather_again(into),
             *self.tp.summed(into, self.product(self.matrices[0], "wgrad"), True),
             *self.norms_before(ATTENTION, True),
@@ -121,13 +124,18 @@ class LinearAttentionLists(LayerParts):
         return self.share.rows * width / self.share.tp
 
     def convolution(self, backward: bool) -> list[Operation]:
-        """A convolution over a few tokens, and a copy that makes its channels contiguous; backward the copy
-        joins the gradients of all that one product gave."""
+        """A convolution over a few tokens, and its activation, out of the array that the product gave;
+        backward it runs again, as its result before the activation is not kept (CausalConv1dFunction and
+        causal_conv1d_bwd in fla/modules/conv/triton/ops.py). Around it the gradients of queries, keys and
+        values are joined, and those of all that the product gave."""
         mixed, joined = self.of_tokens(self.net.mixed), self.of_tokens(self.matrices[0].outputs)
-        convolve = self.elementwise("convolution", mixed, 3 if backward else 2)
-        if backward:
-            return [convolve, self.elementwise("join heads", joined, 2)]
-        return [self.elementwise("mixed apart", mixed, 2), convolve]
+        if not backward:
+            return [self.elementwise("convolution", mixed, 2)]
+        return [
+            self.elementwise("join q, k, v", mixed, 2),
+            self.elementwise("convolution", mixed, 6, 2),
+            self.elementwise("join heads", joined, 2),
+        ]
 
     def heads_apart(self, backward: bool) -> list[Operation]:
         """Norms of queries and keys, and their copies for each of the heads of values that they serve;
@@ -144,29 +152,40 @@ class LinearAttentionLists(LayerParts):
     def gated_norm(self, backward: bool) -> list[Operation]:
         """A norm of each head, times its gate; of several sequences a copy that puts tokens first again."""
         values, several = self.of_tokens(self.net.values), 1 * (self.share.micro_batch > 1)
-        normed = self.elementwise("gated norm", values, 5 if backward else 3)
+        kernels = 2 if self.stack.fusion == "fused" else 1
+        normed = self.elementwise("gated norm", values, self.passes("gated norm", backward), kernels)
         copied = self.elementwise("heads to rows", several * values, 2, several)
         return [copied, normed] if backward else [normed, copied]
 
-    def over_cp(self, width: int) -> list:
-        """From a part of the sequence with all heads to all of it with a part of the heads, or back: an
-        all-to-all over cp, and copies that put heads and tokens in order (tensor_a2a_cp2hp in the same
-        file)."""
+    def to_heads(self, backward: bool) -> list:
+        """From a part of the sequence with all heads to all of it with a part of the heads. Heads are
+        ordered and cut before, and tokens ordered behind (a2a_cp_to_hp in
+        megatron/core/ssm/gated_delta_net/common.py); backward the order of heads is a sum into zeros."""
+        return self.over_cp(self.matrices[0].outputs, *((8, 4) if backward else (6, 3)))
+
+    def to_tokens(self) -> list:
+        """And back: tokens are ordered before, and heads joined behind (a2a_hp_to_cp in the same file)."""
+        return self.over_cp(self.net.values, 4, 2)
+
+    def over_cp(self, width: int, passes: int, kernels: int) -> list:
+        """An all-to-all over cp, and the copies around it."""
         if not anywhere(self.share.cp > 1):
             return []
         elements, there = self.of_tokens(width), 1 * (self.share.cp > 1)
         return [
             CollectiveOp("cp heads", "all_to_all", "cp", elements * self.itemsize),
-            self.elementwise("order heads", there * elements, 4, 2 * there),
+            self.elementwise("order heads", there * elements, passes, kernels * there),
         ]
 
     # ---- memory
 
     @property
     def kept(self):
-        """Numbers kept from forward to backward: what goes into the convolution, what the rule takes, with
-        its queries and keys before and behind their copies, its inverse of each chunk, what it gives, the
-        gate, and what goes into the last product."""
-        net = self.net
+        """Numbers kept from forward to backward: all that the first product gives, which the convolution and
+        the gates read; what the rule takes, with its queries and keys before and behind their copies, and
+        its inverse of each chunk; what the rule gives, before and behind its norm where a kernel of its own
+        makes that; and the gate. Not what goes into the last product."""
+        net, behind_norm = self.net, self.stack.fusion == "fused"
         heads = net.value_heads * (2 * net.key_dim + net.value_dim + CHUNK)
-        return self.of_tokens(net.mixed + 2 * net.keys + heads + 3 * net.values)
+        behind = (2 + behind_norm) * net.values
+        return self.of_tokens(self.matrices[0].outputs + 2 * net.keys + heads + behind)
