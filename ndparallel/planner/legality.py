@@ -187,7 +187,8 @@ def linear_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     if net is None:
         return
     if cut_by is None:
-        why = f"{job.stack.name} has no linear attention: take megatron-core, nemo, torchtitan, pytorch or deepspeed."
+        has = "take megatron-core, nemo, torchtitan, pytorch or deepspeed"
+        why = f"{job.stack.name} has no linear attention: {has}."
         yield Violation("software without linear attention", why)
         return
     for name, degree in {"tp": plan.tp, "cp": plan.cp}.items():
