@@ -306,6 +306,15 @@ def test_an_output_gate_widens_queries_and_multiplies_what_heads_give():
     assert gate.bytes == 3 * S * 24 * 256 * 2 and not named(plain.forward, "output gate")
 
 
+def test_every_second_product_counts_an_output_gate_with_its_queries():
+    """torchtitan's wq gives both (_qwen35_attention_config): of wq, wk and wv the second runs again."""
+    shares = {
+        gate: (one := lists(replace(QWEN, output_gate=gate))).recomputed.second_shares(one.attention)["qkv"]
+        for gate in (True, False)
+    }
+    assert shares == {True: 4 / (2 * 24 + 2 * 4), False: 4 / (24 + 2 * 4)}
+
+
 def test_selective_recomputation_runs_no_core_of_linear_attention():
     stack = replace(MEGATRON, selective=("core_attn",))
     one = LayerLists(QWEN, Share(1, S), stack)

@@ -46,22 +46,18 @@ def qwen3_experts(config: Config) -> Experts:
     )
 
 
+def with_shared_expert(config: Config, experts: Experts) -> Experts:
+    """One more expert serves every token, behind a gate."""
+    return replace(experts, shared_experts=1, shared_ffn=config.size("shared_ffn"), shared_gate=True)
+
+
 def qwen2_experts(config: Config) -> Experts:
-    return replace(
-        qwen3_experts(config), shared_experts=1, shared_ffn=config.size("shared_ffn"), shared_gate=True
-    )
+    return with_shared_expert(config, qwen3_experts(config))
 
 
 def qwen3_5_experts(config: Config) -> Experts:
-    """In every layer."""
-    return Experts(
-        config.size("experts"),
-        config.size("top_k"),
-        config.size("expert_ffn"),
-        shared_experts=1,
-        shared_ffn=config.size("shared_ffn"),
-        shared_gate=True,
-    )
+    """In every layer; `ffn` is spelled as the width of an expert."""
+    return with_shared_expert(config, mixtral_experts(config))
 
 
 def deepseek_v2_experts(config: Config) -> Experts:
