@@ -114,11 +114,11 @@ def kept_bytes(lists: LayerLists, recompute: str):
     again = stack.selective if recompute == "selective" else ()
     if "half" in again:
         return start + half_of_outputs(lists)
-    moe_share = shape.moe_layers / shape.layers
+    moe_share = shape.moe_share
     dense = mlp_bytes(lists, "mlp" in again)
     experts = experts_bytes(lists, again) if moe_share else 0
     norms = gathered_bytes(lists) * (1 + (shape.norms != "shared")) if "layernorm" in again else 0
-    linear_share = shape.linear_layers / shape.layers
+    linear_share = shape.linear_share
     attention = attention_bytes(lists, "mla_up_proj" in again) + scores_bytes(lists, "core_attn" in again)
     linear = linear_bytes(lists) if linear_share else 0
     return (
@@ -146,7 +146,7 @@ def adapter_bytes(lists: LayerLists):
     def adapted_in(matrices: Sequence[Linear]) -> int:
         return sum(len(adapters.shares(shape, matrix.name)) for matrix in matrices)
 
-    linear_share = shape.linear_layers / shape.layers
+    linear_share = shape.linear_share
     linear = linear_share and linear_share * adapted_in(lists.linear.matrices)
     adapted = (1 - linear_share) * adapted_in(shape.attention()) + linear + adapted_in(shape.mlp(shape.ffn))
     return lists.share.rows * adapted * adapters.rank * lists.itemsize
@@ -237,7 +237,7 @@ def half_of_outputs(lists: LayerLists):
     """Every second matrix's output, and attention's, but not what linear attention's rule gives; of experts,
     whose own matrices and router run again, the rows that came over ep, both ways."""
     shape = lists.shape
-    moe_share, linear_share = shape.moe_layers / shape.layers, shape.linear_layers / shape.layers
+    moe_share, linear_share = shape.moe_share, shape.linear_share
     attention = kept_outputs(lists, lists.attention) + shape.heads * shape.value_dim
     linear = linear_share and linear_share * kept_outputs(lists, lists.linear)
     kept = lists.share.rows * ((1 - linear_share) * attention + linear) / lists.share.tp
@@ -252,7 +252,7 @@ def kept_outputs(lists: LayerLists, mixer: Mixer):
     the layer's last output, which nobody reads (SelectiveCheckpointContext in torch/utils/checkpoint.py keeps
     all that its policy says)."""
     shape, runs_again = lists.shape, lists.recomputed.second_shares(mixer)
-    moe_share, plain = shape.moe_layers / shape.layers, lists.share.linear_dtype == lists.share.dtype
+    moe_share, plain = shape.moe_share, lists.share.linear_dtype == lists.share.dtype
 
     def kept(matrices: Sequence[Linear]):
         return plain * sum(
