@@ -2,6 +2,8 @@
 numbers, thousands take arrays."""
 
 import math
+from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,11 @@ def larger(a: Any, b: Any) -> Any:
 
 def smaller(a: Any, b: Any) -> Any:
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else a if a < b else b
+
+
+def most(values: Iterable[Any]) -> Any:
+    """The largest of some that are not below 0; 0 of none."""
+    return reduce(larger, values, 0.0)
 
 
 def anywhere(condition: Any) -> bool:

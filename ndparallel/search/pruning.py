@@ -192,7 +192,7 @@ class PlanSelection:
         least what full recomputation does, which holds one layer whole besides."""
         bases, nothing, full = rows.bases, rows.by_recompute["none"], rows.by_recompute["full"]
         least = np.full(int(bases.max()) + 1, np.inf)  # bytes with full recomputation, by base
-        whole = np.inf if self.job.activations_away else rows.held["kept"][nothing]
+        whole = np.inf if self.job.activations_away else rows.held["kept"].max(axis=0)[nothing]
         least[bases[full]] = memory[full]
         may_fit = least[bases[nothing]] - whole <= self.space.memory_bytes
         return nothing[(memory[nothing] > self.space.memory_bytes) & may_fit]

@@ -84,7 +84,7 @@ def assert_memory(results, job: TrainingJob, plan: Plan) -> None:
     for kind in ("weights", "gradients", "optimizer"):
         assert getattr(memory, kind) == counted[kind]
     tokens = rows * in_flight(framework_workload(job, plan))[0]
-    once = once_bytes(job, plan)
+    once = once_bytes(job, plan, "dense", plan.recompute)
     assert memory.activations - once + memory.logits + tokens == counted["activations"]
 
 

@@ -109,7 +109,7 @@ def kept(job: TrainingJob, plan: Plan, kind: str):
         return lists.share.rows  # its tokens, which are bytes
     if kind == "head":
         return logits_bytes(job, plan)
-    return kept_bytes(lists, plan.recompute)
+    return kept_bytes(lists, "dense", plan.recompute)
 
 
 @pytest.mark.parametrize("recompute", RECOMPUTE)
@@ -172,7 +172,7 @@ def test_experts_keep_what_the_executed_ones_keep_but_for_the_routers_numbers(tp
     unread = 0 if moe.shared_experts else gathered_bytes(lists)
     executed = ExecutedWorkload(job, plan).passes("block", "forward")
     held = sum(item.bytes for item in executed if isinstance(item, Hold))
-    assert held == kept_bytes(lists, recompute) + router - unread
+    assert held == kept_bytes(lists, "experts", recompute) + router - unread
 
 
 def test_lists_that_differ_in_the_order_of_one_part_are_no_interleaving():

@@ -22,7 +22,7 @@ from ndparallel.planner.memory.deepspeed import largest_weight
 from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.number_types import NUMBER_TYPES
-from ndparallel.planner.prediction import workload_of
+from ndparallel.planner.prediction import memory_of, workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of, stage_kinds
 from ndparallel.search.what_if import changed_plan
@@ -331,8 +331,8 @@ def test_it_keeps_what_its_kernels_save():
     """By hand: all that the first product gives; queries and keys before and behind their copies for 48
     heads; values; an inverse of 64 for each token and head; what the rule gives, the same behind its norm,
     the gate, and what is multiplied last; beside input and norm of the half."""
-    every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
-    kept = kept_bytes(lists(every), "none") - kept_bytes(lists(replace(QWEN, linear=None)), "none")
+    linear, plain = (kept_bytes(lists(), kind, "none") for kind in ("linear-dense", "dense"))
+    kept = linear - plain
     linear = INTO + 2 * KEYS + 2 * HEADS * 128 + VALUES + 64 * HEADS + 4 * VALUES
     attention = (2 * 24 + 2 * 4 + 2 * 24) * 256
     assert kept == 2 * S * (linear - attention)
@@ -344,14 +344,14 @@ def test_what_its_products_take_is_kept_as_they_cast_it():
     assert plain - cast == S * (H + VALUES)
 
 
-@pytest.mark.parametrize(("software", "recompute"), [("megatron-core", "none"), ("torchtitan", "selective")])
-def test_memory_of_a_hybrid_is_the_mean_of_its_layers(software, recompute):
-    every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
-    mean = [
-        kept_bytes(LayerLists(shape, Share(1, S), find_stack(software)), recompute)
-        for shape in (QWEN, every, replace(QWEN, linear=None))
-    ]
-    assert mean[0] == pytest.approx(0.75 * mean[1] + 0.25 * mean[2], rel=1e-12)
+def test_a_stage_keeps_what_its_own_layers_keep():
+    """Qwen's fourth layers have attention, so of 64 stages every fourth one keeps another layer's bytes; the last one
+    has a prediction layer besides."""
+    plan = Plan(pp=64, schedule="gpipe")
+    memory = memory_of(workload_of(job(), plan))
+    linear, plain = (kept_bytes(lists(), kind, "none") for kind in ("linear-dense", "dense"))
+    expected = [64 * each for each in 16 * [*3 * [linear], plain]]
+    assert [rank.activations for rank in memory[:-1]] == expected[:-1]
 
 
 def test_torchtitan_runs_the_rule_and_every_second_product_again():
@@ -370,8 +370,7 @@ def test_torchtitan_runs_the_rule_and_every_second_product_again():
 
 def test_and_keeps_the_other_products_results():
     """What goes into the layer; q, v, a, output, gate, and down, which runs again last and so not at all."""
-    every = replace(QWEN, linear=replace(NET, layers=tuple(range(QWEN.layers))))
-    kept = kept_bytes(LayerLists(every, Share(1, S), find_stack("torchtitan")), "selective")
+    kept = kept_bytes(LayerLists(QWEN, Share(1, S), find_stack("torchtitan")), "linear-dense", "selective")
     assert kept == 2 * S * (H + (KEYS + VALUES + HEADS) + H + 17408)
 
 

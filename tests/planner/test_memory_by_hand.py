@@ -130,7 +130,7 @@ def test_experts_keep_their_rows_before_between_and_after_their_matrices():
     mixtral = find_model("mixtral-8x7b")
     for stack, outside in ((find_stack("megatron-core"), H), (gates, 2 * H)):
         lists = LayerLists(mixtral, Share(1, S), stack)
-        assert kept_bytes(lists, "none") == 2 * S * (attention + 2 * H + 2 * (outside + 3 * F))
+        assert kept_bytes(lists, "experts", "none") == 2 * S * (attention + 2 * H + 2 * (outside + 3 * F))
 
 
 def test_activations_of_experts_that_run_again_go():
@@ -138,9 +138,9 @@ def test_activations_of_experts_that_run_again_go():
     for again in ("moe_act", "moe"):
         stack = replace(find_stack("megatron-core"), selective=(again,))
         lists[again] = LayerLists(mixtral, Share(1, S), stack)
-    all_kept = kept_bytes(lists["moe"], "none")
-    assert all_kept - kept_bytes(lists["moe_act"], "selective") == 2 * S * 2 * F
-    assert all_kept - kept_bytes(lists["moe"], "selective") == 2 * S * 2 * (H + 3 * F)
+    all_kept = kept_bytes(lists["moe"], "experts", "none")
+    assert all_kept - kept_bytes(lists["moe_act"], "experts", "selective") == 2 * S * 2 * F
+    assert all_kept - kept_bytes(lists["moe"], "experts", "selective") == 2 * S * 2 * (H + 3 * F)
 
 
 @pytest.mark.parametrize("tp", [1, 4])
@@ -149,9 +149,11 @@ def test_tp_cuts_what_shared_experts_keep_and_their_gate_keeps_what_they_give(tp
     share, alone = Share(1, S, tp=tp, sequence_parallel=True), replace(stack, selective=("moe",))
     assert qwen.experts
     without = replace(qwen, experts=replace(qwen.experts, shared_experts=0, shared_gate=False))
-    kept, routed = (kept_bytes(LayerLists(shape, share, stack), "none") for shape in (qwen, without))
+    kept, routed = (
+        kept_bytes(LayerLists(shape, share, stack), "experts", "none") for shape in (qwen, without)
+    )
     assert kept - routed == 2 * S * (3 * 20480 + qwen.hidden) / tp
-    again = (kept_bytes(LayerLists(shape, share, alone), "selective") for shape in (qwen, without))
+    again = (kept_bytes(LayerLists(shape, share, alone), "experts", "selective") for shape in (qwen, without))
     assert len({*again}) == 1
 
 
@@ -163,20 +165,24 @@ def test_the_busiest_rank_keeps_more_rows_of_its_experts():
     assert uneven - even == 32 * 0.5 * 2 * S * 2 * (H + 3 * F)
 
 
-def test_a_model_with_experts_in_some_layers_keeps_the_mean_layer():
+def test_dense_layers_and_mixtures_keep_what_is_theirs():
     deepseek, share, stack = find_model("deepseek-v3"), Share(1, S), find_stack("megatron-core")
     h, heads, rows = 7168, 128, 8
     attention = 2 * h + heads * (192 + 192 + 128 + 128)
     dense, experts = 2 * h + 3 * 18432, 2 * h + rows * (h + 3 * 2048) + 3 * 2048  # the last: shared
-    kept = kept_bytes(LayerLists(deepseek, share, stack), "none")
-    assert kept == pytest.approx(2 * S * (attention + (3 * dense + 58 * experts) / 61), rel=1e-12)
+    kept = [kept_bytes(LayerLists(deepseek, share, stack), kind, "none") for kind in ("dense", "experts")]
+    assert kept == pytest.approx([2 * S * (attention + each) for each in (dense, experts)], rel=1e-12)
 
 
 @pytest.mark.parametrize("tp", [1, 4])
 def test_latent_attention_that_comes_again_from_its_ranks_keeps_these_whole_on_every_tp_rank(tp):
     deepseek, stack = find_model("deepseek-v3"), find_stack("megatron-core")
     kept, kept_ranks = (
-        kept_bytes(LayerLists(deepseek, Share(1, S, tp=tp), replace(stack, selective=modules)), "selective")
+        kept_bytes(
+            LayerLists(deepseek, Share(1, S, tp=tp), replace(stack, selective=modules)),
+            "experts",
+            "selective",
+        )
         for modules in ((), ("mla_up_proj",))
     )
     assert kept - kept_ranks == pytest.approx(2 * S * (128 * (192 + 192 + 128) / tp - 1536 - 512 - 64))
@@ -296,7 +302,7 @@ def test_halves_that_share_an_input_or_a_norm_keep_it_once(changes, attention, m
 def test_what_a_module_that_runs_again_need_not_keep(module, saved):
     stack = replace(find_stack("megatron-core"), selective=(module,))
     lists = LayerLists(find_model("llama-3-8b"), Share(1, S), stack)
-    assert kept_bytes(lists, "none") - kept_bytes(lists, "selective") == 2 * S * saved
+    assert kept_bytes(lists, "dense", "none") - kept_bytes(lists, "dense", "selective") == 2 * S * saved
 
 
 @pytest.mark.parametrize("tp", [1, 2])
@@ -304,7 +310,7 @@ def test_what_a_module_that_runs_again_need_not_keep(module, saved):
 def test_torchtitan_keeps_a_layers_input_every_second_products_output_and_attentions(software, unread, tp):
     """Queries, values, gate; eager code keeps the last product's too, the seventh, which nobody reads."""
     lists = LayerLists(find_model("llama-3-8b"), Share(1, S, tp=tp), find_stack(software))
-    assert kept_bytes(lists, "selective") == 2 * S * (H + (H + KV + F + unread + H) / tp)
+    assert kept_bytes(lists, "dense", "selective") == 2 * S * (H + (H + KV + F + unread + H) / tp)
 
 
 def test_torchtitan_runs_keys_output_and_up_again_and_in_8_bits_all_but_down():
@@ -316,7 +322,7 @@ def test_torchtitan_runs_keys_output_and_up_again_and_in_8_bits_all_but_down():
         products = [item for item in lists.layer("dense", "selective").recompute if item.kind == "matmul"]
         again[number_type] = sum(item.flops for item in products) / (2 * S * H)
         if number_type != "bf16":
-            assert kept_bytes(lists, "selective") == 2 * S * (H + H)
+            assert kept_bytes(lists, "dense", "selective") == 2 * S * (H + H)
     assert again == {"bf16": KV + H + F, "fp8-current": H + 2 * KV + H + 2 * F}
 
 
@@ -328,7 +334,7 @@ def test_torchtitan_keeps_of_experts_the_rows_that_came_over_ep_and_of_shared_on
     shape = replace(find_model("llama-3-8b"), experts=experts)
     lists = LayerLists(shape, Share(1, S, ep=ep), find_stack("torchtitan"))
     outputs, exchanged = (H + KV) + (F // 2 + H), 2 * 2 * H * (ep > 1)
-    assert kept_bytes(lists, "selective") == 2 * S * (H + outputs + H + exchanged)
+    assert kept_bytes(lists, "experts", "selective") == 2 * S * (H + outputs + H + exchanged)
     forward, again, _, _ = lists.layer("experts", "selective")
     matmuls = [
         {item.name: item.flops for item in items if isinstance(item, Operation) and item.kind == "matmul"}
@@ -345,7 +351,8 @@ def test_dropout_keeps_a_byte_for_each_number_of_a_mask():
     gpt, stack = find_model("gpt3-175b"), replace(find_stack("megatron-2022"), dropout=False)
     share = Share(1, 2048, tp=8)
     with_masks, without = (
-        kept_bytes(LayerLists(gpt, share, each), "none") for each in (find_stack("megatron-2022"), stack)
+        kept_bytes(LayerLists(gpt, share, each), "dense", "none")
+        for each in (find_stack("megatron-2022"), stack)
     )
     scores = 96 / 8 * 2048 * 2048
     assert (

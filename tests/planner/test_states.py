@@ -175,7 +175,7 @@ def test_a_layer_keeps_what_lies_between_the_two_matrices_of_each_of_its_adapter
         LayerLists(LLAMA_8B, Plan().share(one), find_stack("megatron-core"))
         for one in (job(adapters=Adapters(16)), job())
     )
-    assert kept_bytes(tuned, "none") - kept_bytes(plain, "none") == 4096 * 7 * 16 * 2
+    assert kept_bytes(tuned, "dense", "none") - kept_bytes(plain, "dense", "none") == 4096 * 7 * 16 * 2
 
 
 def test_fsdp_gathers_a_frozen_base_and_reduces_the_adapters_alone():
@@ -276,7 +276,7 @@ def test_weights_and_gradients_on_the_host_are_refused_by_the_names_that_framewo
 def test_activations_on_the_host_leave_two_layers_on_the_gpu():
     lists = LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core"))
     memory = peak_memory(job(offload=("activations",)), Plan(dp=8))
-    assert memory.activations == 2 * kept_bytes(lists, "none")
+    assert memory.activations == 2 * kept_bytes(lists, "dense", "none")
 
 
 def test_of_a_share_of_the_activations_as_much_stays_and_the_rest_travels():
@@ -291,7 +291,10 @@ def test_of_a_share_of_the_activations_as_much_stays_and_the_rest_travels():
         for share in (1.0, 0.5)
     ]
     travels = (
-        2 * 8 * 32 * kept_bytes(LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core")), "none")
+        2
+        * 8
+        * 32
+        * kept_bytes(LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core")), "dense", "none")
     )
     lost = waits[0].breakdown["host"] - waits[1].breakdown["host"]
     assert lost == pytest.approx(0.5 * travels / 1e9, rel=1e-9)
@@ -302,9 +305,9 @@ def test_a_pass_takes_as_long_as_its_activations_travel():
     slow = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=1e9)
     away = replace(job(offload=("activations",)), hardware=slow)
     lists = LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core"))
-    step, travels = predict(away, Plan(dp=8)).step, 2 * 8 * 32 * kept_bytes(lists, "none") / 1e9
+    step, travels = predict(away, Plan(dp=8)).step, 2 * 8 * 32 * kept_bytes(lists, "dense", "none") / 1e9
     without = predict(job(), Plan(dp=8)).step
-    computes = 8 * 32 * 2 * kept_bytes(lists, "none") / 1e9 - step.breakdown["host"]
+    computes = 8 * 32 * 2 * kept_bytes(lists, "dense", "none") / 1e9 - step.breakdown["host"]
     assert step.breakdown["host"] > 0.5 * travels and 0 < computes < without.seconds
     assert "host" not in without.breakdown
 

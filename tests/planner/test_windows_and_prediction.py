@@ -92,7 +92,7 @@ def test_prediction_layers_cost_time_and_memory_of_the_last_pipeline_rank():
     )
     lists = LayerLists(shape, plan.share(job(shape)), MEGATRON)
     hidden = 2 * 4096 * 7168  # bytes of a hidden state: two are joined, and so are what went into their norms
-    kept = kept_bytes(lists, "none") + 4 * hidden
+    kept = kept_bytes(lists, "experts", "none") + 4 * hidden
     assert more[-1].activations - less[-1].activations == pytest.approx(kept, rel=1e-12)
 
 

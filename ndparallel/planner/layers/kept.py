@@ -7,29 +7,15 @@ Glossary
     kept    tensors that a layer keeps from its forward to its backward pass
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
-from ndparallel.planner.layers.recomputed import Mixer
-from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import larger
-from ndparallel.planner.stages import ENDS, KEPT
+from ndparallel.planner.stages import KEPT, has_experts, is_linear
 
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
-
-
-def held_activations(
-    job: TrainingJob, plan: Plan, kinds: Sequence[str], layer_bytes: Callable[[str], Any]
-) -> tuple[Any, Any]:
-    """Bytes of these units' activations of a microbatch in flight, and of a layer that keeps most.
-    `layer_bytes` are those of a layer by what is recomputed."""
-    layers = [kind for kind in kinds if kind not in ENDS]
-    kept = sum(kind.endswith(KEPT) for kind in layers)
-    each = (len(layers) - kept) * layer_bytes(plan.recompute) + (kept and kept * layer_bytes("none"))
-    return each, layer_bytes("none" if kept else plan.recompute)
 
 
 def on_gpu(in_flight: Any, layer: Any, away: Any):
@@ -55,8 +41,18 @@ def passed_messages(layout: str, ranks: int, chunks: Any, rank: Any, microbatche
     return 2 * inputs * (microbatches - each) + outputs * (microbatches + each)
 
 
-def layer_bytes(job: TrainingJob, plan: Plan, recompute: str):
-    return kept_bytes(lists_of(job, plan), recompute)
+class LayerBytes(NamedTuple):
+    """Bytes that one layer keeps of one microbatch, and what it holds besides while it is computed again."""
+
+    kept: Any
+    once: Any
+
+
+def layer_bytes(job: TrainingJob, plan: Plan, kind: str) -> LayerBytes:
+    """The bytes of a layer of this kind."""
+    lists, recompute = lists_of(job, plan), "none" if kind.endswith(KEPT) else plan.recompute
+    kind = kind.removesuffix(KEPT)
+    return LayerBytes(kept_bytes(lists, kind, recompute), once_bytes(job, plan, kind, recompute))
 
 
 def prediction_bytes(job: TrainingJob, plan: Plan):
@@ -65,70 +61,65 @@ def prediction_bytes(job: TrainingJob, plan: Plan):
     if not (layers := job.shape.prediction_layers):
         return 0.0
     lists = lists_of(job, plan)
-    return layers * (kept_bytes(lists, plan.recompute) + 2 * normed_bytes(lists, ATTENTION))
+    own = kept_bytes(lists, job.shape.last_kind, plan.recompute)
+    return layers * (own + 2 * normed_bytes(lists, ATTENTION))
 
 
-def once_bytes(job: TrainingJob, plan: Plan):
-    """Bytes of the one layer that is computed again, beside what was kept of it, and of the keys and values
-    that one layer gathers."""
+def once_bytes(job: TrainingJob, plan: Plan, kind: str, recompute: str):
+    """Bytes of a layer while it is computed again, beside what was kept of it, and of the keys and values
+    that it gathers."""
     lists = lists_of(job, plan)
     again = {
         "none": lambda: 0.0,
-        "selective": lambda: again_bytes(lists),
-        "full": lambda: kept_bytes(lists, "none") - kept_bytes(lists, "full"),
+        "selective": lambda: again_bytes(lists, kind),
+        "full": lambda: kept_bytes(lists, kind, "none") - kept_bytes(lists, kind, "full"),
     }
-    return again[plan.recompute]() + gathered_keys_bytes(job, plan)
+    return again[recompute]() + gathered_keys_bytes(job, plan, kind)
 
 
-def again_bytes(lists: LayerLists):
+def again_bytes(lists: LayerLists, kind: str):
     """Bytes of what selective recomputation makes again of one layer: of the half of it that has more, as one
     follows the other. What PyTorch runs again of every second product lies in blocks that logits have left
     (memory/total.py)."""
-    again, shape = lists.stack.selective, lists.shape
+    again = lists.stack.selective
     if "half" in again:
         return 0.0
-    scores = scores_bytes(lists, False) - scores_bytes(lists, "core_attn" in again)
-    attention = attention_bytes(lists, False) - attention_bytes(lists, "mla_up_proj" in again) + scores
-    dense = (
-        mlp_bytes(lists, False) - mlp_bytes(lists, "mlp" in again) if shape.moe_layers < shape.layers else 0
-    )
-    experts = experts_bytes(lists, ()) - experts_bytes(lists, again) if shape.moe_layers else 0
-    norm = gathered_bytes(lists) * ("layernorm" in again)
-    return larger(attention, larger(dense, experts)) + norm
+    halves = (half(lists, kind, ()) - half(lists, kind, again) for half in (mixer_bytes, feedforward_bytes))
+    return larger(*halves) + gathered_bytes(lists) * ("layernorm" in again)
 
 
-def gathered_keys_bytes(job: TrainingJob, plan: Plan):
+def gathered_keys_bytes(job: TrainingJob, plan: Plan, kind: str):
     """Bytes of the keys and values of all cp ranks (_AllGatherRotater in
     torch/distributed/tensor/experimental/_attention.py)."""
-    if not job.stack.cp_gathers:
+    if not job.stack.cp_gathers or is_linear(kind):
         return 0.0
     return (plan.cp > 1) * lists_of(job, plan).attention.core.keys_and_values.gathered_keys_bytes
 
 
-def kept_bytes(lists: LayerLists, recompute: str):
-    """Bytes that one layer keeps of one microbatch."""
+def kept_bytes(lists: LayerLists, kind: str, recompute: str):
+    """Bytes that a layer of this kind keeps of one microbatch."""
     shape, share, stack = lists.shape, lists.share, lists.stack
     start = share.shard * shape.hidden * lists.itemsize
     if recompute == "full":
         return start
     again = stack.selective if recompute == "selective" else ()
     if "half" in again:
-        return start + half_of_outputs(lists)
-    moe_share = shape.moe_share
-    dense = mlp_bytes(lists, "mlp" in again)
-    experts = experts_bytes(lists, again) if moe_share else 0
+        return start + half_of_outputs(lists, kind)
     norms = gathered_bytes(lists) * (1 + (shape.norms != "shared")) if "layernorm" in again else 0
-    linear_share = shape.linear_share
-    attention = attention_bytes(lists, "mla_up_proj" in again) + scores_bytes(lists, "core_attn" in again)
-    linear = linear_bytes(lists) if linear_share else 0
-    return (
-        (1 - linear_share) * attention
-        + linear_share * linear
-        + (1 - moe_share) * dense
-        + moe_share * experts
-        - norms
-        + adapter_bytes(lists)
-    )
+    halves = mixer_bytes(lists, kind, again) + feedforward_bytes(lists, kind, again)
+    return halves - norms + adapter_bytes(lists, kind)
+
+
+def mixer_bytes(lists: LayerLists, kind: str, again: tuple[str, ...]):
+    """Bytes that a layer's attention keeps, or its linear attention, where these modules run again."""
+    if is_linear(kind):
+        return linear_bytes(lists)
+    return attention_bytes(lists, "mla_up_proj" in again) + scores_bytes(lists, "core_attn" in again)
+
+
+def feedforward_bytes(lists: LayerLists, kind: str, again: tuple[str, ...]):
+    """Bytes that a layer's MLP keeps, or its experts, where these modules run again."""
+    return experts_bytes(lists, again) if has_experts(kind) else mlp_bytes(lists, "mlp" in again)
 
 
 def scores_bytes(lists: LayerLists, again: bool):
@@ -137,18 +128,13 @@ def scores_bytes(lists: LayerLists, again: bool):
     return lists.attention.core.kernels.kept(again) * (lists.itemsize + dropout)
 
 
-def adapter_bytes(lists: LayerLists):
+def adapter_bytes(lists: LayerLists, kind: str):
     """Bytes between the two matrices of a dense layer's adapters."""
     shape = lists.shape
     if not (adapters := lists.share.adapters):
         return 0
-
-    def adapted_in(matrices: Sequence[Linear]) -> int:
-        return sum(len(adapters.shares(shape, matrix.name)) for matrix in matrices)
-
-    linear_share = shape.linear_share
-    linear = linear_share and linear_share * adapted_in(lists.linear.matrices)
-    adapted = (1 - linear_share) * adapted_in(shape.attention()) + linear + adapted_in(shape.mlp(shape.ffn))
+    matrices = (*lists.mixer(kind).matrices, *shape.mlp(shape.ffn))
+    adapted = sum(len(adapters.shares(shape, matrix.name)) for matrix in matrices)
     return lists.share.rows * adapted * adapters.rank * lists.itemsize
 
 
@@ -233,33 +219,28 @@ def shared_bytes(lists: LayerLists):
     return lists.share.rows * width * each + gated * lists.itemsize
 
 
-def half_of_outputs(lists: LayerLists):
+def half_of_outputs(lists: LayerLists, kind: str):
     """Every second matrix's output, and attention's, but not what linear attention's rule gives; of experts,
     whose own matrices and router run again, the rows that came over ep, both ways."""
-    shape = lists.shape
-    moe_share, linear_share = shape.moe_share, shape.linear_share
-    attention = kept_outputs(lists, lists.attention) + shape.heads * shape.value_dim
-    linear = linear_share and linear_share * kept_outputs(lists, lists.linear)
-    kept = lists.share.rows * ((1 - linear_share) * attention + linear) / lists.share.tp
-    if moe_share:
-        exchanged = (lists.share.ep > 1) * (lists.experts.received + lists.experts.routed) * shape.hidden
-        kept += moe_share * exchanged
+    shape, share = lists.shape, lists.share
+    attention = 0 if is_linear(kind) else shape.heads * shape.value_dim
+    kept = share.rows * (kept_outputs(lists, kind) + attention) / share.tp
+    if has_experts(kind):
+        kept += (share.ep > 1) * (lists.experts.received + lists.experts.routed) * shape.hidden
     return kept * lists.itemsize
 
 
-def kept_outputs(lists: LayerLists, mixer: Mixer):
-    """A token's outputs of every second matrix of a layer with this attention. Compiled code does not keep
-    the layer's last output, which nobody reads (SelectiveCheckpointContext in torch/utils/checkpoint.py keeps
-    all that its policy says)."""
-    shape, runs_again = lists.shape, lists.recomputed.second_shares(mixer)
-    moe_share, plain = shape.moe_share, lists.share.linear_dtype == lists.share.dtype
-
-    def kept(matrices: Sequence[Linear]):
-        return plain * sum(
-            matrix.outputs * (1 - runs_again[matrix.name])
-            for matrix in matrices
-            if matrix.name != "down" or lists.stack.fusion != "compiled"
-        )
-
-    shared = moe_share and moe_share * kept(lists.experts.shared_matrices())
-    return kept(mixer.matrices) + (1 - moe_share) * kept(shape.mlp(shape.ffn)) + shared
+def kept_outputs(lists: LayerLists, kind: str):
+    """A token's outputs of every second matrix outside experts. Compiled code does not keep the layer's last
+    output, which nobody reads (SelectiveCheckpointContext in torch/utils/checkpoint.py keeps all that its
+    policy says). A product in fewer bits is no aten.mm, and keeps none."""
+    shape, mixer = lists.shape, lists.mixer(kind)
+    if lists.share.linear_dtype != lists.share.dtype:
+        return 0
+    runs_again = lists.recomputed.second_shares(mixer)
+    beside = lists.experts.shared_matrices() if has_experts(kind) else shape.mlp(shape.ffn)
+    return sum(
+        matrix.outputs * (1 - runs_again[matrix.name])
+        for matrix in (*mixer.matrices, *beside)
+        if matrix.name != "down" or lists.stack.fusion != "compiled"
+    )

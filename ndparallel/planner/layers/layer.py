@@ -17,7 +17,7 @@ from ndparallel.planner.layers.frozen import FrozenLists
 from ndparallel.planner.layers.mlp import MLPLists
 from ndparallel.planner.layers.operations import Layer
 from ndparallel.planner.layers.parts import LayerParts
-from ndparallel.planner.layers.recomputed import Recomputation
+from ndparallel.planner.layers.recomputed import Mixer, Recomputation
 from ndparallel.planner.stages import has_experts, is_linear
 
 
@@ -31,6 +31,10 @@ class LayerLists(LayerParts):
     @cached_property
     def linear(self) -> LinearAttentionLists:
         return LinearAttentionLists(*self.given)
+
+    def mixer(self, kind: str) -> Mixer:
+        """What mixes a layer's tokens."""
+        return self.linear if is_linear(kind) else self.attention
 
     @cached_property
     def mlp(self) -> MLPLists:
@@ -80,7 +84,7 @@ class LayerLists(LayerParts):
         return self.ends.with_prediction(self.unit(self.shape.last_kind, recompute))
 
     def layer(self, kind: str, recompute: str) -> Layer:
-        mixer = self.linear if is_linear(kind) else self.attention
+        mixer = self.mixer(kind)
         half, small = self.experts if has_experts(kind) else self.mlp, self.ledger.of_part
         part = "linear attention" if is_linear(kind) else "attention"
         forward = mixer.forward + small(part, False), half.forward + small("mlp", False)

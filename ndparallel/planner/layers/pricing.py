@@ -87,7 +87,7 @@ class Pricing:
         if kind not in self.units:
             found = UnitSeconds(*(self.price_list(items) for items in self.listed(kind)))
             travels = self.job.activations_away and kind.partition(" ")[0] not in ENDS
-            self.units[kind] = self.with_host(found, self.recompute(kind)) if travels else found
+            self.units[kind] = self.with_host(found, kind) if travels else found
         return self.units[kind]
 
     def listed(self, kind: str) -> Layer:
@@ -97,12 +97,12 @@ class Pricing:
     def recompute(self, kind: str) -> str:
         return "none" if kind.endswith(KEPT) else self.plan.recompute
 
-    def with_host(self, unit: UnitSeconds, recompute: str) -> UnitSeconds:
+    def with_host(self, unit: UnitSeconds, kind: str) -> UnitSeconds:
         """A layer's passes, each no shorter than its activations are on their way to the host, or back. Where
         a schedule parts backward passes I has all the wait, and W, which comes later, none: with a quicker W
         more is waited in I, and such a step can be some hundredths longer."""
-        away = self.job.activations_away * kept_bytes(self.lists, recompute)
-        seconds = away / host_bandwidth(self.job.hardware)
+        kept = kept_bytes(self.lists, kind.partition(" ")[0], self.recompute(kind))
+        seconds = self.job.activations_away * kept / host_bandwidth(self.job.hardware)
         waits = [larger(0.0, seconds - taken.total) for taken in (unit.forward, unit.backward)]
         forward, backward = (TimeBreakdown(host=wait) for wait in waits)
         return unit._replace(forward=unit.forward + forward, backward_input=unit.backward_input + backward)

@@ -13,7 +13,6 @@ Glossary
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from ndparallel.planner.job import Plan, TrainingJob
@@ -25,7 +24,7 @@ from ndparallel.planner.memory.deepspeed import (
     reduces_in_turn,
     step_gradient_bytes,
 )
-from ndparallel.planner.numbers import either, larger
+from ndparallel.planner.numbers import either, larger, most
 from ndparallel.planner.stages import (
     ENDS,
     elements_of,
@@ -164,7 +163,7 @@ def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
 
 def largest_layer(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan, str], Elements]):
     """Parameters of the largest layer."""
-    return reduce(larger, [sum(of(job, plan, kind)) for kind in job.shape.layer_kinds])
+    return most(sum(of(job, plan, kind)) for kind in job.shape.layer_kinds)
 
 
 # ------------------------------------------------------------------------------------------------- the step
@@ -199,7 +198,7 @@ def dummy_bytes(job: TrainingJob, plan: Plan):
     """Bytes of one gradient in 16 bits for each shape of a layer's weights; all experts have the same."""
     if not job.stack.dummy_gradients or job.adapters:
         return 0.0
-    return reduce(larger, [shapes_of(job, plan, kind) for kind in job.shape.layer_kinds]) * HALF
+    return most(shapes_of(job, plan, kind) for kind in job.shape.layer_kinds) * HALF
 
 
 def shapes_of(job: TrainingJob, plan: Plan, kind: str):

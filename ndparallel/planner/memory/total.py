@@ -29,11 +29,10 @@ import numpy as np
 from ndparallel.pipeline.recipe import RECIPES, Recipe
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.kept import (
-    held_activations,
+    LayerBytes,
     layer_bytes,
     normed_bytes,
     on_gpu,
-    once_bytes,
     passed_bytes,
     passed_messages,
     prediction_bytes,
@@ -52,7 +51,7 @@ from ndparallel.planner.memory.states import (
     plain_states,
     step_states,
 )
-from ndparallel.planner.numbers import either, smaller
+from ndparallel.planner.numbers import either, most, smaller
 from ndparallel.planner.stages import (
     ENDS,
     held_of,
@@ -94,9 +93,9 @@ class StageMemory(NamedTuple):
 def memory_by_rank(job: TrainingJob, plan: Plan, in_flight: Sequence[float]) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak, with so many chunks that each keeps in flight."""
     stages, found = stage_kinds(job, plan), []
-    layers, *parameters = (cache(partial(of, job, plan)) for of in (layer_bytes, held_of, trained_of))
-    once = once_bytes(job, plan)
-    counted = cache(lambda kinds: UnitsMemory(job, plan, kinds, layers, parameters, once))
+    layers = cache(partial(layer_bytes, job, plan))
+    parameters = [cache(partial(of, job, plan)) for of in (held_of, trained_of)]
+    counted = cache(lambda kinds: UnitsMemory(job, plan, kinds, layers, parameters))
     for rank, chunks in enumerate(in_flight):
         kinds = (kind for stage in plan.layout.stages_of(rank) for kind in stages[stage])
         found.append(counted(tuple(kinds)).of_rank(rank, chunks))
@@ -135,14 +134,14 @@ class UnitsMemory:
     job: TrainingJob
     plan: Plan
     kinds: tuple[str, ...]
-    layer_bytes: Callable[[str], Any]  # that one layer keeps, by what is recomputed
+    layer_bytes: Callable[[str], LayerBytes]  # of a layer, by its kind
     parameters: Sequence[Callable[[str], Elements]]  # held and trained of a unit, by its kind
-    of_one_layer: Any  # bytes of what one layer computes again, and gathers
 
     def of_rank(self, rank: int, chunks: float) -> StageMemory:
         """The memory of a rank that keeps so many chunks in flight."""
-        job, plan, (each, layer) = self.job, self.plan, self.activations
-        held = on_gpu(each * chunks / plan.chunks, layer, job.activations_away) + self.once
+        job, plan, kept = self.job, self.plan, [layer.kept for layer in self.layers]
+        away = job.activations_away
+        held = on_gpu(sum(kept) * chunks / plan.chunks, most(kept), away) + self.once
         if self.message:
             place = plan.recipe.layout, plan.pp, plan.chunks, rank, plan.microbatches(job), chunks
             held = held + self.message * passed_messages(*place)
@@ -173,18 +172,18 @@ class UnitsMemory:
             free_blocks=0.0,
         )
 
+    @cached_property
+    def layers(self) -> list[LayerBytes]:
+        return [self.layer_bytes(kind) for kind in self.kinds if kind not in ENDS]
+
     @property
     def once(self) -> Any:
-        """What one layer holds while it is turned round; a rank without layers has none."""
-        return self.of_one_layer if any(kind not in ENDS for kind in self.kinds) else 0.0
+        """The most that one layer holds while it is turned round."""
+        return most(layer.once for layer in self.layers)
 
     @cached_property
     def message(self) -> Any:
         return passed_bytes(self.job, self.plan)
-
-    @cached_property
-    def activations(self) -> tuple[Any, Any]:
-        return held_activations(self.job, self.plan, self.kinds, self.layer_bytes)
 
     @cached_property
     def at_rest(self) -> StageMemory:

@@ -198,16 +198,6 @@ class ModelShape:
     def linear_layers(self) -> int:
         return len(set(self.linear.layers)) if self.linear else 0
 
-    @property
-    def moe_share(self) -> float:
-        """The share of the layers that are mixtures of experts."""
-        return self.moe_layers / self.layers
-
-    @property
-    def linear_share(self) -> float:
-        """The share of the layers that have linear attention."""
-        return self.linear_layers / self.layers
-
     def has_experts(self, layer: int) -> bool:
         """Whether layer number `layer`, from 0, is a mixture of experts."""
         return self.experts is not None and layer not in self.experts.dense_layers

@@ -19,7 +19,7 @@ import numpy as np
 from ndparallel.pipeline.actions import Layout
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.stages import kinds_by_stage
-from ndparallel.search.bounds.plan_table import EMBEDDING, HEAD, LAYERS, OF_UNITS, units_in
+from ndparallel.search.bounds.plan_table import EMBEDDING, HEAD, OF_UNITS, units_in
 from ndparallel.search.bounds.sharded import Place, places_in, places_of
 
 
@@ -45,10 +45,6 @@ class StagePartition:
     @property
     def units(self) -> np.ndarray:
         return self.parts[:, OF_UNITS]
-
-    @property
-    def layers(self) -> np.ndarray:
-        return self.units[:, LAYERS].sum(axis=1)
 
     @property
     def has_one_end(self) -> np.ndarray:

@@ -92,9 +92,9 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
     """Bytes on the fullest GPU, for each of these schedules; of one that is searched for, at the most."""
     per_element, elements = table["per_element"], np.matmul(depth.parts, table["elements"])
     states = reduce(np.add, (each * held for each, held in zip(per_element, elements)))
-    heads = depth.units[:, HEAD, None]
-    held = states + heads * table["logits"] + (depth.layers > 0)[:, None] * table["once"]
-    chunk = depth.layers[:, None] / depth.chunks * table["kept"]
+    heads, layers = depth.units[:, HEAD, None], depth.units[:, LAYERS]
+    held = states + heads * table["logits"] + most(layers, table["once"])
+    chunk = np.matmul(layers, table["kept"]) / depth.chunks
     rank, microbatches = depth.ranks[:, None], table["microbatches"]
     waiting, every = table["waiting"] * sum(elements[TRAINED]), []
     for recipe in recipes:
@@ -103,7 +103,7 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
         messages = passed_messages(recipe.layout, depth.pp, depth.chunks, rank, microbatches, chunks)
         begun = recipe.chunks_begun(microbatches, depth.pp, depth.chunks) / depth.chunks
         passing = messages * table["passed"] - (1 - begun) * waiting
-        activations = on_gpu(chunks * chunk, table["kept"], table["away"])
+        activations = on_gpu(chunks * chunk, most(layers, table["kept"]), table["away"])
         every.append((held + activations + passing).max(axis=0) + table["reserve"])
     return [np.maximum(each, step_bytes(table, elements)) for each in every] if "step" in table else every
 
@@ -336,6 +336,11 @@ def exposed_line(units: np.ndarray, line: np.ndarray, compute: UnitPasses) -> np
     left = np.matmul(layers, line[LAYERS]) - np.matmul(layers, seconds) - slowed
     shown = np.maximum(one, left + np.maximum(own, head))
     return table * line[EMBEDDING] + slowed + np.maximum(shown - table * compute.seconds[EMBEDDING], 0.0)
+
+
+def most(layers: np.ndarray, each: np.ndarray) -> np.ndarray:
+    """The most of the kinds of layers that there are, (ranks, plans); 0 where there are none."""
+    return np.where(layers[..., None] > 0, each, 0.0).max(axis=1, initial=0.0)
 
 
 def least(layers: np.ndarray, seconds: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ Idea   As `ndparallel.search.bounds.time_columns`, of memory.
 Glossary
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it
               holds; waiting: of them those of gradients that are whole until a chunk's last microbatch
-    once      bytes of what one layer computes again, and gathers
+    kept      by kind of layer, bytes that one keeps; once: of what it computes again and gathers, meanwhile
     passed    bytes of one microbatch's message between stages, where they are kept
     step      lines of bytes while the optimizer steps; made: of gradients that it makes, at once most_made
 """
@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.kept import kept_bytes, once_bytes, passed_bytes, prediction_bytes
-from ndparallel.planner.layers.layer import lists_of
+from ndparallel.planner.layers.kept import layer_bytes, passed_bytes, prediction_bytes
 from ndparallel.planner.memory.deepspeed import most_made
 from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import (
@@ -57,7 +56,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank
     holds; as gradients of all chunks wait in 1F1B, which has one."""
     plans = replace(plans, schedule="1f1b")
-    lists = lists_of(job, plans)
+    kept, once = zip(*(layer_bytes(job, plans, kind) for kind in job.shape.layer_kinds))
     ways = (plain_states, fsdp_states)
     size = 2 * len(counts_of(job))
     plain, fsdp = (
@@ -70,10 +69,10 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
     return {
         "reserve": reserve + context_bytes(job, plans),
-        "once": once_bytes(job, plans),
+        "once": [*once],
         "in_pairs": plans.sends_rows_beside(job.stack),
         "per_element": per_element,
-        "kept": kept_bytes(lists, plans.recompute),
+        "kept": [*kept],
         "away": job.activations_away,
         "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),
         "passed": passed_bytes(job, plans),
