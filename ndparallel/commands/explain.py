@@ -27,6 +27,8 @@ COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
 UNITS = {
     "dense": "one microbatch through a layer",
     "experts": "one microbatch through a layer with experts",
+    "window-dense": "one microbatch through a layer with a window",
+    "window-experts": "one microbatch through a layer with a window and experts",
     "linear-dense": "one microbatch through a layer with linear attention",
     "linear-experts": "one microbatch through a layer with linear attention and experts",
     "embedding": "one microbatch through the embedding",
@@ -43,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--unit",
         choices=UNITS,
-        help="a unit of the model, or the optimizer's step (default: a layer, with experts if there are any)",
+        metavar="UNIT",
+        help="a unit of the model, or the optimizer's step: " + ", ".join(UNITS) + " (default: a layer, with "
+        "experts if there are any)",
     )
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 

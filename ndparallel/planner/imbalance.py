@@ -62,6 +62,8 @@ LAYERS = {
     "dense": "",
     "block": "",
     "experts": " with experts",
+    "window-dense": " with a window",
+    "window-experts": " with a window and experts",
     "linear-dense": " with linear attention",
     "linear-experts": " with linear attention and experts",
 }

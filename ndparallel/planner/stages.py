@@ -32,6 +32,11 @@ def is_linear(kind: str) -> bool:
     return kind.startswith("linear-")
 
 
+def has_window(kind: str) -> bool:
+    """Whether queries in layers of this kind see a window of the sequence."""
+    return kind.startswith("window-")
+
+
 def layers_by_stage(layers: int, stages: int, prediction_layers: int = 0) -> list[int]:
     """Megatron's even split, of the layers, or with embedding and head as a layer each (Llama 3, 2407.21783,
     section 3.3.2). Where neither is even the first stages are filled, and the last, which has the head and

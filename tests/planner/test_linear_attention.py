@@ -345,8 +345,8 @@ def test_what_its_products_take_is_kept_as_they_cast_it():
 
 
 def test_a_stage_keeps_what_its_own_layers_keep():
-    """Qwen's fourth layers have attention, so of 64 stages every fourth one keeps another layer's bytes; the last one
-    has a prediction layer besides."""
+    """Qwen's fourth layers have attention, so of 64 stages every fourth one keeps another layer's bytes. The
+    last one has a prediction layer besides."""
     plan = Plan(pp=64, schedule="gpipe")
     memory = memory_of(workload_of(job(), plan))
     linear, plain = (kept_bytes(lists(), kind, "none") for kind in ("linear-dense", "dense"))

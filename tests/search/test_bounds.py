@@ -38,6 +38,10 @@ KINDS: dict[str, list[dict[str, Any]]] = {  # of layers: fields of a shape
     "both kinds of layers": [
         {"experts": replace(ALL, dense_layers=layers)} for layers in ((0, 1), (0, 2, 4, 6))
     ],
+    "windows": [
+        {"window": 512, "whole_layers": (3, 7)},
+        {"window": 256, "whole_layers": (0,), "experts": replace(ALL, dense_layers=(1, 3))},
+    ],
     "linear attention": [
         {"linear": LINEAR},
         {"linear": LINEAR, "experts": ALL},

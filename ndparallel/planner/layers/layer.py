@@ -18,7 +18,7 @@ from ndparallel.planner.layers.mlp import MLPLists
 from ndparallel.planner.layers.operations import Layer
 from ndparallel.planner.layers.parts import LayerParts
 from ndparallel.planner.layers.recomputed import Mixer, Recomputation
-from ndparallel.planner.stages import has_experts, is_linear
+from ndparallel.planner.stages import has_experts, has_window, is_linear
 
 
 class LayerLists(LayerParts):
@@ -26,6 +26,11 @@ class LayerLists(LayerParts):
 
     @cached_property
     def attention(self) -> AttentionLists:
+        """Attention to the whole sequence."""
+        return AttentionLists(self.shape.without_window, self.share, self.stack)
+
+    @cached_property
+    def windowed(self) -> AttentionLists:
         return AttentionLists(*self.given)
 
     @cached_property
@@ -34,7 +39,9 @@ class LayerLists(LayerParts):
 
     def mixer(self, kind: str) -> Mixer:
         """What mixes a layer's tokens."""
-        return self.linear if is_linear(kind) else self.attention
+        if is_linear(kind):
+            return self.linear
+        return self.windowed if has_window(kind) else self.attention
 
     @cached_property
     def mlp(self) -> MLPLists:

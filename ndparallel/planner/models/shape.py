@@ -24,7 +24,7 @@ Glossary
                         further ahead
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ndparallel.base.errors import UserError
@@ -203,9 +203,12 @@ class ModelShape:
         return self.experts is not None and layer not in self.experts.dense_layers
 
     def kind(self, layer: int) -> str:
-        """The kind of layer number `layer`, from 0: dense or experts, or linear-dense or linear-experts."""
+        """The kind of layer number `layer`, from 0: dense or experts, behind linear- or window- where it has
+        linear attention or a window."""
         mlp = "experts" if self.has_experts(layer) else "dense"
-        return f"linear-{mlp}" if self.linear and layer in self.linear.layers else mlp
+        if self.linear and layer in self.linear.layers:
+            return f"linear-{mlp}"
+        return f"window-{mlp}" if self.window and layer not in self.whole_layers else mlp
 
     @cached_property
     def layer_kinds(self) -> tuple[str, ...]:
@@ -217,16 +220,15 @@ class ModelShape:
         """The kind of a layer with attention, of the last one's MLP: a prediction layer is such a one."""
         return self.kind(self.layers - 1).removeprefix("linear-")
 
-    def seen_share(self, sequence: int) -> float:
-        """The share of the pairs under the causal mask that windows or chunks keep, a mean over the
-        layers."""
-        if not 0 < self.window < sequence:
-            return 1.0
-        whole = len({*self.whole_layers}) / self.layers
-        return whole + (1 - whole) * self._seen_pairs(sequence) / causal_pairs(sequence)
+    @cached_property
+    def without_window(self) -> "ModelShape":
+        """The model if all its queries saw the whole sequence."""
+        return replace(self, window=0) if self.window else self
 
-    def _seen_pairs(self, sequence: int) -> int:
-        """Pairs of a longer sequence in a layer with a window."""
+    def seen_pairs(self, sequence: int) -> int:
+        """Pairs under the causal mask that a layer with a window, or chunks, keeps of a sequence."""
+        if not 0 < self.window < sequence:
+            return causal_pairs(sequence)
         if not self.chunked:
             return causal_pairs(sequence) - causal_pairs(sequence - self.window)
         chunks, rest = divmod(sequence, self.window)

@@ -1,7 +1,5 @@
 """How large attention is on one rank: query-key pairs, scores, queries, keys and values.
 
-Limit  Layers with and without a window have the pairs of their mean.
-
 Glossary
     pairs        query-key pairs that the causal mask and windows keep, over the rank's heads
     block        the keys and values of one cp rank
@@ -15,11 +13,10 @@ class AttentionSizes(LayerKernels):
 
     @property
     def pairs(self):
-        """Query-key pairs under the causal mask and in windows, a mean over the layers, over the rank's
-        heads; cp ranks share them evenly."""
-        heads, length = self.shape.heads / self.share.tp, self.share.sequence
-        causal = self.share.micro_batch * heads * length * (length + 1) / 2 / self.share.cp
-        return causal * self.shape.seen_share(length)
+        """Query-key pairs under the causal mask and in the shape's window, over the rank's heads; cp ranks
+        share them evenly."""
+        heads, seen = self.shape.heads / self.share.tp, self.shape.seen_pairs(self.share.sequence)
+        return self.share.micro_batch * heads * seen / self.share.cp
 
     @property
     def scores(self):
