@@ -25,7 +25,9 @@ from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import preset
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import find_stack
+from tests.support.random_plans import hybrids
 
 H100: Hardware = find_hardware("h100")
 ZERO_3: dict[str, Any] = {
@@ -60,7 +62,9 @@ def job_of(model: str = "llama-3-8b", batch: int = 64, software: str = "deepspee
     return TrainingJob(preset(model), H100, find_stack(software), 4096, batch, **given)
 
 
-def read(config: dict | str, gpus: int | None = 8, model: str | None = "llama-3-8b", **given) -> Reading:
+def read(
+    config: dict | str, gpus: int | None = 8, model: str | ModelShape | None = "llama-3-8b", **given
+) -> Reading:
     text = config if isinstance(config, str) else json.dumps(config)
     return read_deepspeed(text, H100, Beside(gpus, model=model, **given))
 
@@ -76,7 +80,7 @@ def changed(**fields) -> dict:
 
 
 @given(
-    st.sampled_from(["llama-3-8b", "qwen3-30b-a3b"]),
+    st.sampled_from(["llama-3-8b", "qwen3-30b-a3b"]).map(preset) | hybrids(preset("qwen3.5-27b")),
     st.sampled_from([(1, 1), (2, 1), (8, 1), (1, 2), (1, 4)]),
     st.sampled_from([1, 2, 8]),
     st.sampled_from([0, 1, 2, 3]),
@@ -85,25 +89,25 @@ def changed(**fields) -> dict:
     st.sampled_from([(), ("optimizer",)]),
     st.sampled_from(["fp32", "8bit"]),
 )
-def test_what_is_written_is_read_back(model, cuts, ep, zero, micro_batch, recompute, offload, moments):
+def test_what_is_written_is_read_back(shape, cuts, ep, zero, micro_batch, recompute, offload, moments):
     tp, pp = cuts
     plan = Plan(
         tp=tp,
         pp=pp,
         dp=16,
-        ep=ep if "a3b" in model else 1,
+        ep=ep if shape.experts else 1,
         zero=zero,
         micro_batch=micro_batch,
         recompute=recompute,
     )
-    job = job_of(model, 128, offload=offload, moments=moments)
+    job = replace(job_of(batch=128, offload=offload, moments=moments), shape=shape)
     assume(not [*why_not(job, plan)])
     try:
         text = emit_deepspeed(job, plan)
     except UserError as reason:
         assert "DeepSpeed has no" in str(reason)
         assume(False)
-    found = read(text, None, model)
+    found = read(text, None, shape)
     assert found.plan == plan
     beside = zero > 0 and pp == 1
     assert found.job == replace(job, stack=replace(job.stack, dp_overlap=beside, prefetch=beside))

@@ -38,6 +38,7 @@ from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stages import layers_by_stage, padded_vocab
 from ndparallel.validation.words import graphs_stated
+from tests.support.random_plans import hybrids
 
 H100 = find_hardware("h100")
 NAMES = [
@@ -51,6 +52,8 @@ NAMES = [
     "qwen2-57b-a14b",
     "deepseek-v2",
     "deepseek-v3",
+    "qwen3.5-27b",
+    "qwen3.5-397b-a17b",
 ]
 SIZES = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings "
@@ -129,6 +132,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         batch=plan.dp * plan.micro_batch * draw(st.integers(pp, 4 * pp)),
         dtype=draw(st.sampled_from(["bf16", "fp8"])),
     )
+    job = replace(job, shape=draw(hybrids(job.shape))) if job.shape.linear else job
     stack = replace(
         job.stack,
         attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])),

@@ -49,7 +49,9 @@ def any_linear_attention(draw: Random, layers: int) -> GatedDeltaNet:
     key_heads = draw.choice([4, 8, 16])
     widths = draw.choice([32, 64, 128, 256]), draw.choice([32, 64, 128, 256])
     some = sorted(draw.sample(range(layers), draw.randint(1, layers)))
-    return GatedDeltaNet(key_heads, key_heads * draw.choice([1, 2, 3]), *widths, draw.choice([2, 4]), (*some,))
+    return GatedDeltaNet(
+        key_heads, key_heads * draw.choice([1, 2, 3]), *widths, draw.choice([2, 4]), (*some,)
+    )
 
 
 def any_shape(draw: Random) -> ModelShape:
@@ -124,3 +126,9 @@ def plans(draw: Any, schedules: list[str] = SCHEDULES, **fixed: Any) -> tuple[Tr
         plan = replace(any_plan(chance, job, schedules), **fixed)
         if not list(why_not(job, plan)):
             return job, plan
+
+
+def hybrids(shape: ModelShape) -> st.SearchStrategy[ModelShape]:
+    """The model with linear attention of any sizes, in any of its layers, and with an output gate or none."""
+    nets = SEEDS.map(lambda seed: any_linear_attention(Random(seed), shape.layers))
+    return st.builds(lambda net, gate: replace(shape, linear=net, output_gate=gate), nets, st.booleans())
