@@ -60,8 +60,9 @@ def reduces_in_turn(job: TrainingJob, plan: Plan):
     """Whether gradients are reduced as they come, so that they are never whole: from ZeRO-2 on, and beside
     the backward pass of ZeRO-1, if that is the step's only one (reduce_ready_partitions_and_remove_grads in
     stage_1_and_2.py)."""
-    first = job.stack.dp_overlap and job.stack.reduce_bucket > 0 and plan.zero == 1
-    return (plan.zero > 1) | (first & (plan.pp == 1) & (plan.microbatches(job) == 1))
+    beside = bool(job.stack.dp_overlap and job.stack.reduce_bucket)
+    first = beside & (plan.zero == 1) & (plan.pp == 1)
+    return (plan.zero > 1) | (first & (plan.microbatches(job) == 1))
 
 
 def live_weights(job: TrainingJob, plan: Plan):
@@ -115,6 +116,5 @@ def matrices(job: TrainingJob) -> list[tuple[float, float]]:
     mixers = *shape.attention(), *shape.linear_attention()
     ours = (*mixers, *shape.mlp(shape.ffn), *(shape.mlp(experts.ffn) if experts else ()))
     return [
-        (matrix.inputs, matrix.outputs * max(adapted_parts(shape, matrix.name).values(), default=1.0))
-        for matrix in ours
+        (matrix.inputs, matrix.outputs * max(adapted_parts(shape, matrix.name).values())) for matrix in ours
     ]
