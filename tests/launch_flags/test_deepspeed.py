@@ -399,6 +399,22 @@ def test_a_threshold_below_which_matrices_stay_whole_is_said(stage, numbers, is_
     assert any("all matrices are sharded" in note for note in notes) == is_said
 
 
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [("llama-3-8b", 4096 * 1024), ("qwen3-30b-a3b", 2048 * 512), ("qwen3.5-27b", 5120 * 48)],
+)
+def test_the_smallest_of_hugging_faces_matrices_stays_whole_first(model, least):
+    """k_proj, and in_proj_b of linear attention: a parameter stays whole of which ds_numel is no more than
+    the threshold (mark_persistent_parameters in parameter_offload.py)."""
+    said = [
+        any("all matrices are sharded" in note for note in read(sharded, model=model).notes)
+        for sharded in (
+            changed(zero_stage3_param_persistence_threshold=numbers) for numbers in (least - 1, least)
+        )
+    ]
+    assert said == [False, True]
+
+
 @pytest.mark.parametrize(("numbers", "ahead"), [(0, False), (5e7, True), ("auto", True)])
 def test_weights_are_not_gathered_ahead_where_their_bucket_is_empty(numbers, ahead):
     """__prefetch_bucket_sz in deepspeed/runtime/zero/partitioned_param_coordinator.py."""

@@ -6,8 +6,8 @@ Idea   Read in deepspeed/runtime/zero of release 0.19.6. In the backward pass gr
        step, when activations and logits are freed, the optimizer makes its gradients in float32: the peak is
        the larger of the two times.
 Limit  Weights below stage3_param_persistence_threshold are taken to be sharded as the others: by default
-       those are the norms alone. The step has torch's fused AdamW; DeepSpeed's own FusedAdam without ZeRO
-       makes gradients in float32 twice.
+       those are the norms, and linear attention's gates in a narrow model. The step has torch's fused AdamW;
+       DeepSpeed's own FusedAdam without ZeRO makes gradients in float32 twice.
 
 Glossary
     numbers   parameters, or their gradients, whatever bytes each has
@@ -104,6 +104,11 @@ def largest_gradient(job: TrainingJob, plan: Plan):
     return job.adapters.rank * max(max(inputs, outputs) for inputs, outputs in matrices(job))
 
 
+def smallest_weight(job: TrainingJob) -> float:
+    """Numbers in the smallest matrix of the model as Hugging Face has it."""
+    return min(inputs * outputs for inputs, outputs in matrices(job))
+
+
 def largest_weight(job: TrainingJob, plan: Plan):
     """Numbers in the largest matrix of the model as Hugging Face has it."""
     table = table_elements(job, plan.tp if job.stack.cuts_table else 1)
@@ -116,5 +121,7 @@ def matrices(job: TrainingJob) -> list[tuple[float, float]]:
     mixers = *shape.attention(), *shape.linear_attention()
     ours = (*mixers, *shape.mlp(shape.ffn), *(shape.mlp(experts.ffn) if experts else ()))
     return [
-        (matrix.inputs, matrix.outputs * max(adapted_parts(shape, matrix.name).values())) for matrix in ours
+        (matrix.inputs, matrix.outputs * share)
+        for matrix in ours
+        for share in adapted_parts(shape, matrix.name).values()
     ]
