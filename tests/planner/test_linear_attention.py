@@ -81,6 +81,12 @@ def test_heads_of_keys_serve_heads_of_values_evenly():
         replace(QWEN, linear=replace(NET, layers=(64,)))
 
 
+@pytest.mark.parametrize("field", ["key_heads", "value_heads", "key_dim", "value_dim", "conv"])
+def test_its_sizes_are_at_least_1(field):
+    with pytest.raises(UserError, match=f"{field} is 0; it must be from 1"):
+        replace(NET, **{field: 0})
+
+
 # --------------------------------------------------------------------------------------------- FLOPs, seconds
 
 
