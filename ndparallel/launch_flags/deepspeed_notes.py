@@ -35,7 +35,7 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
     "zero_optimization.offload_optimizer.super_offload": ((False,), "the host steps it as DeepSpeedCPUAdam"),
     "zero_optimization.contiguous_gradients": ((True,), "gradients wait in one buffer"),
     "zero_optimization.reduce_scatter": ((True,), "gradients go to their shard alone"),
-    "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "all of the optimizer is on the host"),
+    "zero_optimization.offload_optimizer.ratio": ((1,), "all of the optimizer is on the host"),
     "zero_optimization.zero_hpz_partition_size": ((0, 1), "weights are gathered over all ranks"),
     "zero_optimization.zero_quantized_weights": ((False,), "weights travel in 16 bits"),
     "zero_optimization.zero_quantized_nontrainable_weights": ((False,), "frozen weights have 16 bits"),

@@ -179,6 +179,7 @@ def test_bash_writes_the_configuration_and_launches_the_program_with_its_own_arg
 def test_a_pipeline_is_the_programs_and_the_script_says_which():
     text = emit_deepspeed(job_of(), Plan(pp=4, dp=4, zero=1, recompute="full"))
     assert "PipelineModule(layers, num_stages=4, activation_checkpoint_interval=1)" in text
+    assert '"activation_checkpoint_interval": 1\n' in text
     assert f'"$@" \\\n  --deepspeed --deepspeed_config {FILE}\n' in text
     assert "per_device_train_batch_size" not in text
 
@@ -355,6 +356,22 @@ def test_what_is_modelled_is_not_said_and_all_else_is(key):
         config["zero_optimization"] = ZERO_3["zero_optimization"] | config["zero_optimization"]
         config["bf16"] = ZERO_3["bf16"] | config["bf16"]
         assert any(instead in note for note in read(config).notes) == is_said, value
+
+
+def test_nothing_is_said_of_what_is_written_as_deepspeed_has_it_by_itself():
+    """Defaults of deepspeed/runtime/zero/config.py and offload_config.py."""
+    zero = {
+        **{"mics_shard_size": -1, "zero_hpz_partition_size": 1, "zero_quantized_weights": False},
+        **{"reduce_scatter": True, "contiguous_gradients": True, "offload_optimizer": {"ratio": 1.0}},
+    }
+    notes = read(changed(**{f"zero_{key}": value for key, value in zero.items()})).notes
+    assert not [note for note in notes if "not modelled" in note]
+
+
+@pytest.mark.parametrize(("imbalance", "is_said"), [(1.0, False), (1.5, True)])
+def test_the_script_says_for_which_busiest_rank_it_was_planned(imbalance, is_said):
+    text = emit_deepspeed(job_of("qwen3-30b-a3b", routing_imbalance=imbalance), Plan(dp=8, ep=2))
+    assert ("a busiest rank with 1.5 times the mean's rows" in text) == is_said
 
 
 @pytest.mark.parametrize(("given", "numbers"), [({}, 5e8), ({"reduce_bucket_size": 2e8}, 2e8)])
