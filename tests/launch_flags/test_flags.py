@@ -821,6 +821,21 @@ def test_strategies_of_megatron_fsdp_are_the_stages_of_zero(strategy, zero):
     assert found.plan.zero == zero
 
 
+@pytest.mark.parametrize(
+    ("flags", "zero", "shards"),
+    [
+        ("--use-torch-fsdp2", 3, 0),
+        ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", 2, 0),
+        (f"{FSDP} optim_grads_params --num-distributed-optimizer-instances 1", 3, 0),
+        (f"{FSDP} optim_grads_params --num-distributed-optimizer-instances 2", 3, 8),
+    ],
+)
+def test_weights_that_stay_are_zero_2_and_replicas_divide_the_ranks(flags, zero, shards):
+    """Of 16 ranks."""
+    plan = read_megatron(f"{LINE} {flags}", H100).plan
+    assert (plan.zero, plan.shards) == (zero, shards)
+
+
 REFUSED = {
     LINE + " --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 7": "25 layers are left",
     LINE.replace("--num-layers 32 ", ""): "--num-layers is missing",
