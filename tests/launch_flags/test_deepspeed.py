@@ -359,12 +359,13 @@ def test_what_is_modelled_is_not_said_and_all_else_is(key):
 
 
 def test_nothing_is_said_of_what_is_written_as_deepspeed_has_it_by_itself():
-    """Defaults of deepspeed/runtime/zero/config.py and offload_config.py."""
+    """Defaults of config.py and offload_config.py in deepspeed/runtime/zero, and of AutoEP."""
     zero = {
         **{"mics_shard_size": -1, "zero_hpz_partition_size": 1, "zero_quantized_weights": False},
         **{"reduce_scatter": True, "contiguous_gradients": True, "offload_optimizer": {"ratio": 1.0}},
     }
-    notes = read(changed(**{f"zero_{key}": value for key, value in zero.items()})).notes
+    own = {f"zero_{key}": value for key, value in zero.items()}
+    notes = read(changed(**own, expert_parallel={"expert_tensor_parallel_size": 1})).notes
     assert not [note for note in notes if "not modelled" in note]
 
 
