@@ -2,6 +2,7 @@
 FLOPs and published seconds of its kernels."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,8 +84,9 @@ def test_heads_of_keys_serve_heads_of_values_evenly():
 
 @pytest.mark.parametrize("field", ["key_heads", "value_heads", "key_dim", "value_dim", "conv"])
 def test_its_sizes_are_at_least_1(field):
+    none: dict[str, Any] = {field: 0}
     with pytest.raises(UserError, match=f"{field} is 0; it must be from 1"):
-        replace(NET, **{field: 0})
+        replace(NET, **none)
 
 
 # --------------------------------------------------------------------------------------------- FLOPs, seconds
