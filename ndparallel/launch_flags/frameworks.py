@@ -19,7 +19,7 @@ from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.read_torchtitan import read_torchtitan
 from ndparallel.launch_flags.reading import Beside, Reading
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed
+from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed, refuse
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.plan_name import name_of
@@ -73,6 +73,7 @@ class Framework:
         """Why it cannot run this plan, whatever software it was priced for; "" where it can."""
         job = self.priced(job)
         try:
+            refuse(self.rules, job, plan)
             self.emit(job, plan)
         except UserError as reason:
             return str(reason)
