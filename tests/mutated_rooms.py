@@ -128,7 +128,6 @@ ROOMS = {
             "ndparallel/planner/software.py",
             "ndparallel/planner/stack.py",
             "ndparallel/planner/launches.py",
-            "ndparallel/planner/models/attentions.py",
             *(file for file in files_of("ndparallel/planner/layers") if not file.endswith(OTHER_ROOMS)),
             *files_of("ndparallel/planner/layers/attention"),
             *files_of("ndparallel/planner/layers/experts"),
@@ -147,6 +146,17 @@ ROOMS = {
             "tests/ladder/test_rung3_lists.py",
             "tests/ladder/test_rung3_framework.py",
             "tests/ladder/test_rung4_reality.py",
+        ],
+    ),
+    "models": Room(
+        files_of("ndparallel/planner/models"),
+        [
+            "tests/planner/test_models.py",
+            "tests/planner/test_mixtures.py",
+            "tests/planner/test_latent.py",
+            "tests/planner/test_linear_attention.py",
+            "tests/planner/test_windows_and_prediction.py",
+            "tests/launch_flags/test_model_flags.py",
         ],
     ),
     "overlap": Room(

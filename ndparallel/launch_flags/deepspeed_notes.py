@@ -17,6 +17,7 @@ from ndparallel.launch_flags.frozen import frozen
 from ndparallel.launch_flags.reading import Beside
 from ndparallel.launch_flags.settings import Configuration, Settings, unknown_keys
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.memory.deepspeed import smallest_weight
 from ndparallel.planner.prediction import peak_memory
 
 SEQUENCE = (
@@ -34,7 +35,7 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
     "zero_optimization.offload_optimizer.super_offload": ((False,), "the host steps it as DeepSpeedCPUAdam"),
     "zero_optimization.contiguous_gradients": ((True,), "gradients wait in one buffer"),
     "zero_optimization.reduce_scatter": ((True,), "gradients go to their shard alone"),
-    "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "all of the optimizer is on the host"),
+    "zero_optimization.offload_optimizer.ratio": ((1,), "all of the optimizer is on the host"),
     "zero_optimization.zero_hpz_partition_size": ((0, 1), "weights are gathered over all ranks"),
     "zero_optimization.zero_quantized_weights": ((False,), "weights travel in 16 bits"),
     "zero_optimization.zero_quantized_nontrainable_weights": ((False,), "frozen weights have 16 bits"),
@@ -165,12 +166,10 @@ def note_on_weights(settings: Settings, job: TrainingJob, plan: Plan) -> Iterato
 
 
 def note_on_persistence(settings: Settings, job: TrainingJob) -> Iterator[str]:
-    """A sentence on a threshold below which weights stay whole, where that is more than the norms."""
-    experts = job.shape.experts
-    some = (*job.shape.attention(), *job.shape.mlp(experts.ffn if experts else job.shape.ffn))
-    least = min(matrix.inputs * matrix.outputs for matrix in some)
-    threshold = settings.value(PERSISTENT)
-    if settings.number(STAGE, 0) == 3 and (type(threshold) not in (int, float) or threshold >= least):
+    """A sentence on a threshold up to which weights stay whole, where that is more than the default's."""
+    threshold = settings.given.get(PERSISTENT, 0)
+    known = type(threshold) in (int, float)
+    if settings.number(STAGE, 0) == 3 and not (known and threshold < smallest_weight(job)):
         yield f"{PERSISTENT} = {brief(threshold)} is not modelled: all matrices are sharded."
 
 

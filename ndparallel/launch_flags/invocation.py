@@ -52,7 +52,7 @@ def example_of(text: str, name: str) -> Example:
     for found in EXAMPLE.finditer(text) if wanted else ():
         words = split(found["words"])
         if found["script"] == name and len(words) == wanted:
-            return Example(by_number(words), text.count("\n", 0, found.start()) + 1)
+            return Example(by_number(words), text[: found.start()].count("\n") + 1)
     return Example()
 
 

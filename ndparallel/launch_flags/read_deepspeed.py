@@ -174,15 +174,15 @@ def stack_from(settings: Settings, shape: ModelShape) -> Stack:
     beside = settings.number(STAGE, 0) == 3 if asked is None else settings.switch(fields.DEEPSPEED_BESIDE)
     bucket, keys = fields.DEEPSPEED_BUCKET, fields.DEEPSPEED_SIZES
     sizes: dict[str, Any] = {
-        name: size_of(settings, key, key == bucket, shape.hidden) for name, key in keys.items()
+        name: size_of(settings, key, shape.hidden, key == bucket) for name, key in keys.items()
     }
-    if not size_of(settings, PREFETCH):  # nothing is gathered ahead
+    if not size_of(settings, PREFETCH, shape.hidden):  # nothing is gathered ahead
         sizes["live_weights"] = 0.0
-    ahead = beside and sizes["live_weights"] > 0
+    ahead = bool(beside and sizes["live_weights"])
     return replace(DEEPSPEED, dp_overlap=beside, prefetch=ahead, **sizes)
 
 
-def size_of(settings: Settings, key: str, least: int = 0, hidden: int = 0) -> float:
+def size_of(settings: Settings, key: str, hidden: int, least: int = 0) -> float:
     """A number of weights or gradients; "auto" is the model's width, squared, for the buffer of gradients
     (trainer_config_finalize in transformers/integrations/deepspeed.py). Raises UserError for none."""
     size = hidden**2 if (given := settings.value(key)) == "auto" else given

@@ -42,6 +42,7 @@ TOKENIZERS = {
     "bert-large-uncased-vocab.txt": 30522,
     "bert-large-cased-vocab.txt": 28996,
 }
+LONGEST_LIST = LARGEST["layers"] + 1  # of layers: longer ones are refused as this one is
 DELTA_NETS = ("gated_delta_net", "gdn")  # the gated delta rule, in releases of 2025 and of 2026
 LINEAR_DEFAULTS = {"key_heads": 16, "value_heads": 32, "key_dim": 128, "value_dim": 128, "conv": 4}
 LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
@@ -288,7 +289,7 @@ def listed_by(node: ast.AST) -> list[int]:
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             return listed_by(left) + listed_by(right)
         case ast.BinOp(op=ast.Mult(), left=left, right=right):
-            return (listed_by(left) * min(whole(right), LARGEST["layers"] + 1))[: LARGEST["layers"] + 1]
+            return (listed_by(left) * min(whole(right), LONGEST_LIST))[:LONGEST_LIST]
     raise ValueError
 
 

@@ -155,7 +155,7 @@ def zero_from(flags: GivenFlags) -> int:
 
 
 def shards_from(flags: GivenFlags, ranks: int) -> int:
-    replicas = max(1, flags.number(fields.REPLICAS, 1)) if flags.has(fields.REPLICAS) else 1
+    replicas = max(1, flags.number(fields.REPLICAS)) if flags.has(fields.REPLICAS) else 1
     if ranks % replicas:
         raise UserError(
             f"{fields.REPLICAS} {replicas} does not divide dp*cp = {ranks}; nearest: "

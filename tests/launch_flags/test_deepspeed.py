@@ -25,7 +25,9 @@ from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import preset
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import find_stack
+from tests.support.random_plans import hybrids
 
 H100: Hardware = find_hardware("h100")
 ZERO_3: dict[str, Any] = {
@@ -60,7 +62,9 @@ def job_of(model: str = "llama-3-8b", batch: int = 64, software: str = "deepspee
     return TrainingJob(preset(model), H100, find_stack(software), 4096, batch, **given)
 
 
-def read(config: dict | str, gpus: int | None = 8, model: str | None = "llama-3-8b", **given) -> Reading:
+def read(
+    config: dict | str, gpus: int | None = 8, model: str | ModelShape | None = "llama-3-8b", **given
+) -> Reading:
     text = config if isinstance(config, str) else json.dumps(config)
     return read_deepspeed(text, H100, Beside(gpus, model=model, **given))
 
@@ -76,7 +80,7 @@ def changed(**fields) -> dict:
 
 
 @given(
-    st.sampled_from(["llama-3-8b", "qwen3-30b-a3b"]),
+    st.sampled_from(["llama-3-8b", "qwen3-30b-a3b"]).map(preset) | hybrids(preset("qwen3.5-27b")),
     st.sampled_from([(1, 1), (2, 1), (8, 1), (1, 2), (1, 4)]),
     st.sampled_from([1, 2, 8]),
     st.sampled_from([0, 1, 2, 3]),
@@ -85,25 +89,25 @@ def changed(**fields) -> dict:
     st.sampled_from([(), ("optimizer",)]),
     st.sampled_from(["fp32", "8bit"]),
 )
-def test_what_is_written_is_read_back(model, cuts, ep, zero, micro_batch, recompute, offload, moments):
+def test_what_is_written_is_read_back(shape, cuts, ep, zero, micro_batch, recompute, offload, moments):
     tp, pp = cuts
     plan = Plan(
         tp=tp,
         pp=pp,
         dp=16,
-        ep=ep if "a3b" in model else 1,
+        ep=ep if shape.experts else 1,
         zero=zero,
         micro_batch=micro_batch,
         recompute=recompute,
     )
-    job = job_of(model, 128, offload=offload, moments=moments)
+    job = replace(job_of(batch=128, offload=offload, moments=moments), shape=shape)
     assume(not [*why_not(job, plan)])
     try:
         text = emit_deepspeed(job, plan)
     except UserError as reason:
         assert "DeepSpeed has no" in str(reason)
         assume(False)
-    found = read(text, None, model)
+    found = read(text, None, shape)
     assert found.plan == plan
     beside = zero > 0 and pp == 1
     assert found.job == replace(job, stack=replace(job.stack, dp_overlap=beside, prefetch=beside))
@@ -175,6 +179,7 @@ def test_bash_writes_the_configuration_and_launches_the_program_with_its_own_arg
 def test_a_pipeline_is_the_programs_and_the_script_says_which():
     text = emit_deepspeed(job_of(), Plan(pp=4, dp=4, zero=1, recompute="full"))
     assert "PipelineModule(layers, num_stages=4, activation_checkpoint_interval=1)" in text
+    assert '"activation_checkpoint_interval": 1\n' in text
     assert f'"$@" \\\n  --deepspeed --deepspeed_config {FILE}\n' in text
     assert "per_device_train_batch_size" not in text
 
@@ -353,6 +358,23 @@ def test_what_is_modelled_is_not_said_and_all_else_is(key):
         assert any(instead in note for note in read(config).notes) == is_said, value
 
 
+def test_nothing_is_said_of_what_is_written_as_deepspeed_has_it_by_itself():
+    """Defaults of config.py and offload_config.py in deepspeed/runtime/zero, and of AutoEP."""
+    zero = {
+        **{"mics_shard_size": -1, "zero_hpz_partition_size": 1, "zero_quantized_weights": False},
+        **{"reduce_scatter": True, "contiguous_gradients": True, "offload_optimizer": {"ratio": 1.0}},
+    }
+    own = {f"zero_{key}": value for key, value in zero.items()}
+    notes = read(changed(**own, expert_parallel={"expert_tensor_parallel_size": 1})).notes
+    assert not [note for note in notes if "not modelled" in note]
+
+
+@pytest.mark.parametrize(("imbalance", "is_said"), [(1.0, False), (1.5, True)])
+def test_the_script_says_for_which_busiest_rank_it_was_planned(imbalance, is_said):
+    text = emit_deepspeed(job_of("qwen3-30b-a3b", routing_imbalance=imbalance), Plan(dp=8, ep=2))
+    assert ("a busiest rank with 1.5 times the mean's rows" in text) == is_said
+
+
 @pytest.mark.parametrize(("given", "numbers"), [({}, 5e8), ({"reduce_bucket_size": 2e8}, 2e8)])
 def test_the_buffer_of_gradients_is_read_and_written(given, numbers):
     found = read({**ZERO_3, "zero_optimization": {"stage": 2, "overlap_comm": True, **given}})
@@ -393,6 +415,22 @@ def test_what_zero_3_holds_for_a_while_is_read_and_written():
 def test_a_threshold_below_which_matrices_stay_whole_is_said(stage, numbers, is_said):
     notes = read(changed(zero_stage=stage, zero_stage3_param_persistence_threshold=numbers)).notes
     assert any("all matrices are sharded" in note for note in notes) == is_said
+
+
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [("llama-3-8b", 4096 * 1024), ("qwen3-30b-a3b", 2048 * 512), ("qwen3.5-27b", 5120 * 48)],
+)
+def test_the_smallest_of_hugging_faces_matrices_stays_whole_first(model, least):
+    """k_proj, and in_proj_b of linear attention: a parameter stays whole of which ds_numel is no more than
+    the threshold (mark_persistent_parameters in parameter_offload.py)."""
+    said = [
+        any("all matrices are sharded" in note for note in read(sharded, model=model).notes)
+        for sharded in (
+            changed(zero_stage3_param_persistence_threshold=numbers) for numbers in (least - 1, least)
+        )
+    ]
+    assert said == [False, True]
 
 
 @pytest.mark.parametrize(("numbers", "ahead"), [(0, False), (5e7, True), ("auto", True)])

@@ -41,6 +41,7 @@ def launched(words: str) -> Reading:
             Adapters(8, ("q_proj", "v_proj")),
         ),
         ("--train_type lora --lora_rank 8", Adapters(8)),
+        ("--use_peft --lora_r 1", Adapters(1)),
         ("--lora_dim 128 --lora_module_name decoder.layers.", Adapters(128)),
         ("--lora_r 64 --bits 4", Adapters(64, base_bits=NF4_BITS)),
         ("--adapter qlora --lora_r 64", Adapters(64, base_bits=NF4_BITS)),

@@ -38,6 +38,7 @@ from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stages import layers_by_stage, padded_vocab
 from ndparallel.validation.words import graphs_stated
+from tests.support.random_plans import hybrids
 
 H100 = find_hardware("h100")
 NAMES = [
@@ -51,6 +52,8 @@ NAMES = [
     "qwen2-57b-a14b",
     "deepseek-v2",
     "deepseek-v3",
+    "qwen3.5-27b",
+    "qwen3.5-397b-a17b",
 ]
 SIZES = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings "
@@ -129,6 +132,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         batch=plan.dp * plan.micro_batch * draw(st.integers(pp, 4 * pp)),
         dtype=draw(st.sampled_from(["bf16", "fp8"])),
     )
+    job = replace(job, shape=draw(hybrids(job.shape))) if job.shape.linear else job
     stack = replace(
         job.stack,
         attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])),
@@ -299,7 +303,7 @@ def test_megatron_says_to_what_it_pads_the_vocabulary_and_nothing_where_it_need_
 
 @pytest.mark.parametrize(
     ("flags", "rows"),
-    [("", 50_688), ("--make-vocab-size-divisible-by 1", 50_260), ("--padded-vocab-size 50432", 50_432)],
+    [("", 50_688), ("--make-vocab-size-divisible-by 1", 50_260), ("--padded-vocab-size 50436", 50_436)],
 )
 def test_a_scripts_own_padding_of_the_vocabulary_is_priced_and_written_anew(flags, rows):
     """50257 tokens on 4 ranks."""
@@ -809,6 +813,29 @@ def test_the_layers_of_the_first_and_the_last_rank_leave_the_rest_to_the_others(
     assert found.plan.stage_layers == stages and not any("evenly" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "zero"), [("no_shard", 0), ("optim", 1), ("optim_grads", 2), ("optim_grads_params", 3)]
+)
+def test_strategies_of_megatron_fsdp_are_the_stages_of_zero(strategy, zero):
+    found = read_megatron(f"{LINE} {FSDP} {strategy}", H100)
+    assert found.plan.zero == zero
+
+
+@pytest.mark.parametrize(
+    ("flags", "zero", "shards"),
+    [
+        ("--use-torch-fsdp2", 3, 0),
+        ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", 2, 0),
+        (f"{FSDP} optim_grads_params --num-distributed-optimizer-instances 1", 3, 0),
+        (f"{FSDP} optim_grads_params --num-distributed-optimizer-instances 2", 3, 8),
+    ],
+)
+def test_weights_that_stay_are_zero_2_and_replicas_divide_the_ranks(flags, zero, shards):
+    """Of 16 ranks."""
+    plan = read_megatron(f"{LINE} {flags}", H100).plan
+    assert (plan.zero, plan.shards) == (zero, shards)
+
+
 REFUSED = {
     LINE + " --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 7": "25 layers are left",
     LINE.replace("--num-layers 32 ", ""): "--num-layers is missing",
@@ -831,6 +858,7 @@ REFUSED = {
     LINE.replace("--hidden-size 4096", "--hidden-size -4"): "whole number",
     LINE + " --num-query-groups": "needs a value",
     LINE + " --swiglu yes": "takes no value",
+    LINE + " --tensor-model-parallel-size 2 4": "parallel-size takes one value, not '2 4'",
     LINE + " --attention-backend flush": "Did you mean 'flash'",
     LINE + " --hybrid-layer-pattern M*M*": "another model",
     LINE + " --decoder-num-layers 12": "another model",
@@ -844,6 +872,7 @@ REFUSED = {
     LINE.replace("--vocab-size 32000", ""): "add --vocab",
     LINE.replace("--nnodes 2", "--nnodes $NNODES"): "how many GPUs",
     "echo hello --world": "no command line of Megatron-Core",
+    'SAYS="no flag is in here"\nSIZES="--num-layers 2 --hidden-size 64"': "^SIZES has flags of",
     "echo 'hello": "line 1 is never closed",
     "A=xx\n" + "A=$A$A\n" * 40: "grow beyond",
     "x" * 200_001: "200001 characters",

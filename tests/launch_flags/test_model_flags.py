@@ -9,12 +9,14 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.read_megatron import read_megatron
+from ndparallel.launch_flags.read_model import layer_list
 from ndparallel.launch_flags.reading import Beside
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.constants import Constants
 from ndparallel.planner.models.huggingface import shape_of
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.models.sizes import LARGEST
 from tests.launch_flags.test_flags import H100, job_of, plain
 
 WHOLE_AND_WINDOWS = ModelShape("m", 6, 64, 4, 4, 16, 128, 512, window=100, whole_layers=(2, 5))
@@ -38,6 +40,12 @@ def test_linear_attention_is_written_by_layer_and_read_back():
     assert plain(read_megatron(script, H100).job.shape) == plain(preset("qwen3.5-27b"))
     every_fourth = script.replace('"([1]*3+[0]*1)*16"', "4").replace("gated_delta_net", "gdn")
     assert plain(read_megatron(every_fourth, H100).job.shape) == plain(preset("qwen3.5-27b"))
+
+
+@pytest.mark.parametrize("text", ["[0]*4096+[1]", "[0, 1]*9999999", "([0]*99999)*99999"])
+def test_a_list_of_layers_ends_one_behind_the_most_that_a_model_has(text):
+    """So it is refused, and takes no memory."""
+    assert len(layer_list(text)) == LARGEST["layers"] + 1
 
 
 @pytest.mark.parametrize(

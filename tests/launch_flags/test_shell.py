@@ -316,6 +316,17 @@ def test_an_example_in_a_comment_gives_the_arguments_where_it_is_the_scripts_own
     assert given.job.shape.layers == 32 and "example" not in given.notes[0]
 
 
+def test_a_script_that_asks_for_no_arguments_takes_none_from_an_example():
+    notes = read_megatron(f"# bash launch.sh 70B\n{LINE}", H100, Beside(name="launch.sh")).notes
+    assert not any("example" in note for note in notes)
+
+
+def test_of_variables_that_nothing_decides_eight_are_named():
+    loops = "\n".join(f"for i in 1 2; do NAME_{number}=$i; done" for number in range(9))
+    (said,) = (note for note in read_megatron(f"{loops}\n{LINE}", H100).notes if "Set in loops" in note)
+    assert "NAME_7" in said and "NAME_8" not in said
+
+
 # ----------------------------------------------------------------------------------------- flags of forks
 
 

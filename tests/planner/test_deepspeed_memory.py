@@ -8,7 +8,12 @@ from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.memory.deepspeed import bucket_bytes, largest_gradient, live_weights
+from ndparallel.planner.memory.deepspeed import (
+    bucket_bytes,
+    largest_gradient,
+    live_weights,
+    step_gradient_bytes,
+)
 from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory
@@ -64,6 +69,8 @@ def test_gradients_wait_in_one_or_two_buffers_of_reduce_bucket_size(plan, beside
         (Plan(dp=8, zero=1), True, 2 * 5e8 + 5e8),
         (Plan(dp=8, zero=2), True, 2 * 5e8 + 5e8 + TABLE),
         (Plan(dp=8, zero=2), False, 5e8 + 5e8 + TABLE),
+        (Plan(dp=2, zero=2), True, 2 * 5e8 + 5e8 + TABLE),
+        (Plan(cp=2, zero=2), True, 2 * 5e8 + 5e8 + TABLE),
         (Plan(dp=1, zero=2), True, 2 * 5e8 + TABLE),
     ],
 )
@@ -126,6 +133,10 @@ def test_zero_3_gathers_ahead_to_max_live_parameters_and_keeps_what_is_used_agai
     assert buffers(Plan(dp=8, zero=3), **software) - without == pytest.approx(2 * (numbers - TABLE))
 
 
+def test_no_more_weights_are_whole_than_a_stage_has():
+    assert live_weights(job(live_weights=1e10), Plan(pp=2, dp=4, zero=3)) == P / 2
+
+
 def test_eight_billion_parameters_have_three_gigabytes_of_live_weights():
     assert 2 * live_weights(job("llama-3-8b"), Plan(dp=8, zero=3)) == 2 * (1e9 + 128256 * 4096)
 
@@ -164,7 +175,14 @@ def test_zero_3_steps_a_sub_group_at_a_time():
     assert parts == pytest.approx(2 * P / 2 + (2 + 4) * 2e9)
 
 
+def test_the_step_casts_no_gradients_to_16_bits():
+    """Where moments and weights have 16 bits; ZeRO joins them all the same."""
+    half = replace(job(), half=True)
+    assert [step_gradient_bytes(half, Plan(dp=8, zero=zero)) for zero in (0, 1, 2, 3)] == [0, 2, 2, 2]
+
+
 def test_an_optimizer_on_the_host_makes_no_gradients_on_the_gpu():
+    assert step_gradient_bytes(job(offload=("optimizer",)), Plan(dp=8, zero=2)) == 0
     assert peak_memory(job(sequence=16, offload=("optimizer",)), Plan(dp=8, zero=2)).activations > 0
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.kept import kept_bytes
@@ -30,6 +31,17 @@ def operations(items):
 def widths(items, collective):
     """Numbers of a token that collectives of that kind move, in their order."""
     return [item.bytes / TOKENS / 2 for item in items if item[1:2] == (collective,)]
+
+
+@pytest.mark.parametrize(
+    ("field", "least"),
+    [("query_rank", 0), ("kv_rank", 1), ("nope_dim", 1), ("rope_dim", 1), ("value_dim", 1)],
+)
+def test_sizes_of_latent_attention_are_at_least_1_and_queries_may_have_no_rank(field, least):
+    assert V3.latent
+    replace(V3.latent, **{field: least})
+    with pytest.raises(UserError, match=f"{field} is {least - 1}; it must be from {least}"):
+        replace(V3.latent, **{field: least - 1})
 
 
 @pytest.mark.parametrize("tp", [2, 8])

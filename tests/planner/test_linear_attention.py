@@ -2,6 +2,7 @@
 FLOPs and published seconds of its kernels."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,13 @@ def test_heads_of_keys_serve_heads_of_values_evenly():
         GatedDeltaNet(5, 32, 128, 128, 4, (0,))
     with pytest.raises(UserError, match="layer 64 is to be linear, but the last layer is 63"):
         replace(QWEN, linear=replace(NET, layers=(64,)))
+
+
+@pytest.mark.parametrize("field", ["key_heads", "value_heads", "key_dim", "value_dim", "conv"])
+def test_its_sizes_are_at_least_1(field):
+    none: dict[str, Any] = {field: 0}
+    with pytest.raises(UserError, match=f"{field} is 0; it must be from 1"):
+        replace(NET, **none)
 
 
 # --------------------------------------------------------------------------------------------- FLOPs, seconds
@@ -173,18 +181,19 @@ def test_the_sum_of_its_gradients_hides_behind_the_weights_of_the_same_matrix():
     assert [one.beside.name for one in sums] == ["gate_up wgrad", "linear_in wgrad"]
 
 
-def test_cp_ranks_exchange_sequences_for_heads_and_back():
+@pytest.mark.parametrize("cp", [2, 4])
+def test_cp_ranks_exchange_sequences_for_heads_and_back(cp):
     """tensor_a2a_cp2hp and _hp2cp of Megatron-Core: all that one product gives, and the result."""
-    unit = lists(cp=4).unit("linear-dense", "none")
+    unit = lists(cp=cp).unit("linear-dense", "none")
     for items, order in ((unit.forward, (INTO, VALUES)), (unit.backward_input, (VALUES, INTO))):
-        assert [one.bytes for one in named(items, "cp heads")] == [S / 4 * width * 2 for width in order]
+        assert [one.bytes for one in named(items, "cp heads")] == [S / cp * width * 2 for width in order]
     copies = [
-        [(one.bytes * 4 / S / 2, one.kernels) for one in named(items, "order heads")]
+        [(one.bytes * cp / S / 2, one.kernels) for one in named(items, "order heads")]
         for items in (unit.forward, unit.backward_input)
     ]
     assert copies == [[(6 * INTO, 3), (4 * VALUES, 2)], [(4 * VALUES, 2), (8 * INTO, 4)]]
     rule = named(unit.forward, "linear attention")[0]
-    assert rule.shape[:2] == (S / 4 * HEADS, HEADS / 4)  # tokens x heads, and states at once
+    assert rule.shape[:2] == (S / cp * HEADS, HEADS / cp)  # tokens x heads, and states at once
 
 
 def moved(items: list, name: str) -> tuple[float, float]:
@@ -288,14 +297,16 @@ def test_plain_pytorch_norms_and_gates_in_32_bits():
 
 
 def test_prices_of_an_array_are_those_of_its_plans():
+    """Also of what one rank, and one sequence, has not: heads are ordered and put in rows in 0 kernels."""
     degrees = np.array([1, 2, 4])
-    together = LayerLists(QWEN, Share(1, S, tp=degrees, cp=degrees), MEGATRON).unit("linear-dense", "none")
-    for place, degree in enumerate(degrees):
-        alone = lists(tp=int(degree), cp=int(degree)).unit("linear-dense", "none")
-        for name in ("linear attention", "convolution", "gated norm"):
-            each = named(together.forward, name)[0].flops, named(together.forward, name)[0].bytes
-            expected = named(alone.forward, name)[0]
-            assert [np.broadcast_to(number, 3)[place] for number in each] == [expected.flops, expected.bytes]
+    share = Share(degrees, S, tp=degrees, cp=degrees)
+    together = LayerLists(QWEN, share, MEGATRON).unit("linear-dense", "none")
+    for place, degree in enumerate(map(int, degrees)):
+        one = LayerLists(QWEN, Share(degree, S, tp=degree, cp=degree), MEGATRON).unit("linear-dense", "none")
+        for name in ("linear attention", "convolution", "gated norm", "order heads", "heads to rows"):
+            for side in ("forward", "backward_input"):
+                some = np.broadcast_arrays(*moved(getattr(together, side), name), degrees)[:2]
+                assert tuple(each[place] for each in some) == moved(getattr(one, side), name)
 
 
 def test_an_output_gate_widens_queries_and_multiplies_what_heads_give():

@@ -12,6 +12,7 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
@@ -168,6 +169,16 @@ def test_the_bytes_beside_a_bound_are_the_plans_own(schedule):
             for job in kept, replace(kept, offload=("activations",), offload_share=0.7):
                 held = float(lower_bound(job, plan).memory_bytes[0])
                 assert held == pytest.approx(float(peak_memory(job, plan).total), rel=ROUNDING), (job, plan)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_the_bytes_beside_a_bound_tell_adapters_that_are_trained_from_weights_that_are_held(zero):
+    for fields in KINDS["linear attention"]:
+        shape = replace(DENSE, **fields)
+        job = TrainingJob(shape, find_hardware("h100"), STACKS["torchtitan"], 4096, 64, adapters=Adapters(16))
+        plan = Plan(tp=2, dp=4, zero=zero, sequence_parallel=True)
+        held = float(lower_bound(job, plan).memory_bytes[0])
+        assert held == pytest.approx(float(peak_memory(job, plan).total), rel=ROUNDING)
 
 
 @pytest.mark.parametrize("dispatcher", DISPATCHERS)

@@ -36,6 +36,21 @@ def test_a_framework_has_a_plan_where_it_can_be_written_and_nowhere_else(name):
     assert 40 < sum(verdicts) < 260
 
 
+@pytest.mark.parametrize("name", [*FRAMEWORKS])
+def test_a_schedule_that_a_framework_has_not_matters_in_a_pipeline_alone(name):
+    framework, some = FRAMEWORKS[name], JOBS[name]
+    for pp in (1, 4):
+        plan = Plan(tp=4, pp=pp, dp=16 // pp, schedule="v-min", chunks=2 if pp > 1 else 1)
+        assert bool(framework.has(some, plan)) == (not framework.refusal(some, plan)) == (pp == 1)
+
+
+def test_a_refusal_names_what_is_wrong_with_the_plan_before_what_is_with_the_model():
+    """Another plan mends it: torchtitan has no ZeRO-1, and no Mixtral."""
+    some = job("mixtral-8x7b", software="torchtitan")
+    said = [FRAMEWORKS["torchtitan"].refusal(some, Plan(dp=64, zero=zero)) for zero in (1, 3)]
+    assert "has no ZeRO-1" in said[0] and "has no model of these sizes" in said[1]
+
+
 def test_deepspeed_has_zero_3_of_experts_that_ep_ranks_share_without_tp_alone():
     some = job("mixtral-8x7b", software="deepspeed")
     plans = {(tp, ep, zero): Plan(tp=tp, dp=64 // tp, ep=ep, zero=zero) for tp, ep, zero in SHARED_EXPERTS}

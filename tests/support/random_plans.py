@@ -15,6 +15,7 @@ from ndparallel.hardware.accelerator import Accelerator, data_sheets
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
+from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
@@ -43,8 +44,19 @@ def any_accelerator(draw: Random) -> Accelerator:
     )
 
 
+def any_linear_attention(draw: Random, layers: int) -> GatedDeltaNet:
+    """Heads of any widths that kernels take, in some of the layers, or in all."""
+    key_heads = draw.choice([4, 8, 16])
+    widths = draw.choice([32, 64, 128, 256]), draw.choice([32, 64, 128, 256])
+    some = sorted(draw.sample(range(layers), draw.randint(1, layers)))
+    return GatedDeltaNet(
+        key_heads, key_heads * draw.choice([1, 2, 3]), *widths, draw.choice([2, 4]), (*some,)
+    )
+
+
 def any_shape(draw: Random) -> ModelShape:
-    """A model of 2 to 64 layers and of 128 to 8192 numbers a token, with experts or without."""
+    """A model of 2 to 64 layers and of 128 to 8192 numbers a token, with experts or without, and with linear
+    attention or without."""
     heads, head_dim = draw.choice([4, 8, 16, 32, 64]), draw.choice([32, 64, 128])
     hidden, shared = heads * head_dim, draw.choice([0, 1])
     experts = Experts(
@@ -54,9 +66,10 @@ def any_shape(draw: Random) -> ModelShape:
         shared_experts=shared,
         shared_ffn=1024 * shared,
     )
+    layers = draw.choice([2, 3, 4, 8, 16, 32, 64])
     return ModelShape(
         "random",
-        draw.choice([2, 3, 4, 8, 16, 32, 64]),
+        layers,
         hidden,
         heads,
         draw.choice([1, 2, 4]),
@@ -64,6 +77,8 @@ def any_shape(draw: Random) -> ModelShape:
         draw.choice([2, 4]) * hidden,
         draw.choice([256, 32000, 128256]),
         experts=draw.choice([None, None, experts]),
+        linear=draw.choice([None, any_linear_attention(draw, layers)]),
+        output_gate=draw.choice([False, True]),
     )
 
 
@@ -111,3 +126,9 @@ def plans(draw: Any, schedules: list[str] = SCHEDULES, **fixed: Any) -> tuple[Tr
         plan = replace(any_plan(chance, job, schedules), **fixed)
         if not list(why_not(job, plan)):
             return job, plan
+
+
+def hybrids(shape: ModelShape) -> st.SearchStrategy[ModelShape]:
+    """The model with linear attention of any sizes, in any of its layers, and with an output gate or none."""
+    nets = SEEDS.map(lambda seed: any_linear_attention(Random(seed), shape.layers))
+    return st.builds(lambda net, gate: replace(shape, linear=net, output_gate=gate), nets, st.booleans())

@@ -6,8 +6,8 @@ Idea   Read in deepspeed/runtime/zero of release 0.19.6. In the backward pass gr
        step, when activations and logits are freed, the optimizer makes its gradients in float32: the peak is
        the larger of the two times.
 Limit  Weights below stage3_param_persistence_threshold are taken to be sharded as the others: by default
-       those are the norms alone. The step has torch's fused AdamW; DeepSpeed's own FusedAdam without ZeRO
-       makes gradients in float32 twice.
+       those are the norms, and linear attention's gates in a narrow model. The step has torch's fused AdamW;
+       DeepSpeed's own FusedAdam without ZeRO makes gradients in float32 twice.
 
 Glossary
     numbers   parameters, or their gradients, whatever bytes each has
@@ -60,8 +60,9 @@ def reduces_in_turn(job: TrainingJob, plan: Plan):
     """Whether gradients are reduced as they come, so that they are never whole: from ZeRO-2 on, and beside
     the backward pass of ZeRO-1, if that is the step's only one (reduce_ready_partitions_and_remove_grads in
     stage_1_and_2.py)."""
-    first = job.stack.dp_overlap and job.stack.reduce_bucket > 0 and plan.zero == 1
-    return (plan.zero > 1) | (first & (plan.pp == 1) & (plan.microbatches(job) == 1))
+    beside = bool(job.stack.dp_overlap and job.stack.reduce_bucket)
+    first = beside & (plan.zero == 1) & (plan.pp == 1)
+    return (plan.zero > 1) | (first & (plan.microbatches(job) == 1))
 
 
 def live_weights(job: TrainingJob, plan: Plan):
@@ -103,6 +104,11 @@ def largest_gradient(job: TrainingJob, plan: Plan):
     return job.adapters.rank * max(max(inputs, outputs) for inputs, outputs in matrices(job))
 
 
+def smallest_weight(job: TrainingJob) -> float:
+    """Numbers in the smallest matrix of the model as Hugging Face has it."""
+    return min(inputs * outputs for inputs, outputs in matrices(job))
+
+
 def largest_weight(job: TrainingJob, plan: Plan):
     """Numbers in the largest matrix of the model as Hugging Face has it."""
     table = table_elements(job, plan.tp if job.stack.cuts_table else 1)
@@ -115,6 +121,7 @@ def matrices(job: TrainingJob) -> list[tuple[float, float]]:
     mixers = *shape.attention(), *shape.linear_attention()
     ours = (*mixers, *shape.mlp(shape.ffn), *(shape.mlp(experts.ffn) if experts else ()))
     return [
-        (matrix.inputs, matrix.outputs * max(adapted_parts(shape, matrix.name).values(), default=1.0))
+        (matrix.inputs, matrix.outputs * share)
         for matrix in ours
+        for share in adapted_parts(shape, matrix.name).values()
     ]

@@ -171,7 +171,7 @@ class LinearAttentionLists(LayerParts):
         """An all-to-all over cp, and the copies around it."""
         if not anywhere(self.share.cp > 1):
             return []
-        elements, there = self.of_tokens(width), 1 * (self.share.cp > 1)
+        elements, there = self.of_tokens(width), self.share.cp > 1
         return [
             CollectiveOp("cp heads", "all_to_all", "cp", elements * self.itemsize),
             self.elementwise("order heads", there * elements, passes, kernels * there),
