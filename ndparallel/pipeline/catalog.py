@@ -46,6 +46,8 @@ def names_in(framework: str) -> dict[str, str]:
 def schedule_named(name: str) -> str:
     """Return the name of a schedule as it is written here, a reader's own as it is. Raises UserError for one
     that there is not."""
+    if name.endswith(".py"):
+        raise UserError(f"{name!r} names no function: write FILE.py:FUNCTION.")
     return name if is_own(name) else find_choice("schedule", name, [*written_schedules(), SEARCHED])
 
 
