@@ -88,7 +88,7 @@ def left_out(timing: Timing, scale: float, width: int) -> str:
 
 
 def digits(timing: Timing) -> int:
-    """Of the last microbatch's number."""
+    """Return how many the number of the last microbatch has."""
     return len(str(timing.schedule.microbatches - 1))
 
 
