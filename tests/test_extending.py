@@ -25,6 +25,7 @@ from ndparallel.lessons.registry import load
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.checker import explain
+from ndparallel.pipeline.recipe import Recipe
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.job import Plan, TrainingJob
@@ -119,6 +120,27 @@ def test_a_record_that_its_lists_contradict_is_told_and_those_of_the_package_are
     monkeypatch.delitem(RECIPES, "wrong")
     assert main(["schedule", *written_schedules(), "searched"]) == 0
     assert "The record" not in capsys.readouterr().out
+
+
+def test_a_record_that_puts_the_peak_before_the_first_backward_is_told_where_it_comes_later(
+    monkeypatch, capsys
+):
+    """By it a search leaves plans out: one microbatch alone through the pipeline, and then GPipe's order."""
+
+    def one_alone_first(at):
+        rest = range(1, at.microbatches)
+        yield from (at.F(), at.B(), *(at.F() for _ in rest), *(at.B() for _ in rest))
+
+    record = Recipe(one_alone_first, "here", peak_in_flight=lambda m, r, p, v: m - 1)
+    monkeypatch.setitem(RECIPES, "late", record)
+    main(["schedule", "late"])
+    assert "The record" not in capsys.readouterr().out
+    monkeypatch.setitem(RECIPES, "late", replace(record, peaks_before_backward=True))
+    main(["schedule", "late"])
+    assert " ".join(capsys.readouterr().out.split()).endswith(
+        "The record of late is wrong: peaks_before_backward is True, and should be False: rank 0 takes 1 of "
+        "its 7 microbatches forward before its first backward. Plans are predicted by it."
+    )
 
 
 def test_a_schedule_of_the_page_is_gone_afterwards():
@@ -224,6 +246,15 @@ def test_an_algorithm_that_gets_stuck_or_has_no_twin_is_one_sentence(added, caps
     assert collective(capsys, "--ranks", "128") == (
         "error: all_gather new has no lockstep twin: enter one with @twin, or take --engine inline."
     )
+
+
+def test_an_algorithm_of_the_packages_own_that_gets_stuck_is_told_with_its_line(added, capsys):
+    code = "def stuck(me, pieces):\n    me.receive(me.index + 1, pieces[0])\n"
+    written: dict[str, Any] = {}
+    exec(compile(code, prices.__file__.replace("prices.py", "stuck.py"), "exec"), written)
+    added(written["stuck"])
+    told = collective(capsys, "--ranks", "4", "--algorithm", "new")
+    assert told.count("in stuck.py:2, waits for") == 4 and "unknown" not in told
 
 
 # ------------------------------------------------------------------------------------------------------ a GPU

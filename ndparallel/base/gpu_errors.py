@@ -25,7 +25,7 @@ def say(what: Any) -> str:
             return f"activations of microbatch {microbatch} for stage {stage}"
         case ("B", int(stage), int(microbatch)):
             return f"gradients of microbatch {microbatch} for stage {stage}"
-    return repr(what)
+    return repr(what) if isinstance(what, str) else f"message {what!r}"
 
 
 def mismatch(

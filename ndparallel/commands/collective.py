@@ -188,7 +188,7 @@ def check_size(setting: Setting, algorithm: str | None) -> None:
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
-    """The hardware's links, but for what the options say of them."""
+    """The hardware's links, but for what the options say of them; then they have no name."""
     hardware = find_hardware("h100" if arguments.hardware is None else arguments.hardware)
     one_link = (arguments.latency or arguments.bandwidth) and not (
         arguments.latency_across or arguments.bandwidth_across
@@ -196,8 +196,10 @@ def hardware_from(arguments: argparse.Namespace) -> Hardware:
     gpus_per_node = arguments.gpus_per_node
     if gpus_per_node is None:
         gpus_per_node = arguments.ranks if one_link and not arguments.hardware else hardware.gpus_per_node
+    links = arguments.latency, arguments.bandwidth, arguments.latency_across, arguments.bandwidth_across
     return replace(
         hardware,
+        name="" if any(links) else hardware.name,
         gpus_per_node=counted("--gpus-per-node", gpus_per_node),
         inside=link_from(arguments, "", hardware.inside),
         across=link_from(arguments, "_across", hardware.across),
@@ -316,14 +318,15 @@ def cells(row: Measured) -> tuple[str, ...]:
 
 
 def title(setting: Setting) -> str:
-    """What is run: "all_reduce of 1.00 MB among 16 ranks, 8 a node: 3.40 us and 360 GB/s inside, 14.0 us and
-    45.0 GB/s across"."""
+    """What is run: "all_reduce of 1.00 MB among 16 ranks (h100), 8 a node: 3.40 us and 360 GB/s inside, 14.0
+    us and 45.0 GB/s across"."""
     p, node = setting.group.size, setting.hardware.gpus_per_node
     inside, across = (link_words(link) for link in (setting.hardware.inside, setting.hardware.across))
     nodes = f"in one node: {inside}" if node >= p else f"one a node: {across}"
     if 1 < node < p:
         nodes = f"{node} a node: {inside} inside, {across} across"
-    return f"{setting.collective} of {si(setting.nbytes, 'B')} among {count(p, 'rank')}, {nodes}"
+    ranks = count(p, "rank") + f" ({setting.hardware.name})" * bool(setting.hardware.name)
+    return f"{setting.collective} of {si(setting.nbytes, 'B')} among {ranks}, {nodes}"
 
 
 def link_words(link: Link) -> str:

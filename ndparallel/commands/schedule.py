@@ -176,7 +176,8 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
         if missing := schedule_picture.left_out(timing, scale, console.width):
             console.print(f"{missing} --svg FILE draws all of it.", style="dim")
         console.print()
-    console.print(schedule_picture.legend(timings, plain, "".join(picture.plain for picture in pictures)))
+    drawn = "".join(picture.plain for picture in pictures)
+    console.print(schedule_picture.legend(timings, plain, drawn, scale))
     console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
     for remark in filter(None, map(record_remark, timings)):
         console.print()

@@ -87,9 +87,14 @@ def left_out(timing: Timing, scale: float, width: int) -> str:
     return f"The picture{name} {listed(missing)}." if missing else ""
 
 
+def digits(timing: Timing) -> int:
+    """Return how many the number of the last microbatch has."""
+    return len(str(timing.schedule.microbatches - 1))
+
+
 def margin(timing: Timing, rank: int | None = None) -> str:
-    digits = len(str(timing.schedule.ranks - 1))
-    return " " * (digits + 6) if rank is None else f"rank {rank:>{digits}} "
+    room = len(str(timing.schedule.ranks - 1))
+    return " " * (room + 6) if rank is None else f"rank {rank:>{room}} "
 
 
 def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.inf) -> Text:
@@ -99,7 +104,7 @@ def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.
     Without colours a letter says the op; where it leaves no room for the number, that stands in a row of its
     own below.
     """
-    narrow = min(lengths_of(timing)) * scale < 2
+    narrow = min(lengths_of(timing)) * scale < 1 + digits(timing)
     seconds = min(timing.makespan, (width - len(margin(timing))) / scale)
     labels: list[Label] = ([letter, number] if narrow else [letter_and_number]) if plain else [coloured]
     lines = []
@@ -181,9 +186,9 @@ def axis(seconds: float, scale: float) -> str:
     return line
 
 
-def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&") -> Text:
-    """Explain the signs that occur in the pictures of `timings`. In plain pictures, `drawn`, the sign of a
-    pair may have found no room."""
+def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&", scale: float = math.inf) -> Text:
+    """Explain the signs that occur in the pictures of `timings` at `scale`. In plain pictures, `drawn`, the
+    sign of a pair may have found no room."""
     schedules = [timing.schedule for timing in timings]
     ops = {action.op for schedule in schedules for action in schedule.actions[0]}
     text = Text()
@@ -197,6 +202,8 @@ def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&") -> 
         notes.append("small letters: a later chunk" if plain else "lighter: a later chunk")
     if any(any(schedule.fused) for schedule in schedules) and not (plain and "&" not in drawn):
         notes.append("&: two run as one" if plain else "underlined: two run as one")
+    if any(min(lengths_of(timing)) * scale < digits(timing) for timing in timings):
+        notes.append("a number without room: its last digits")
     return text.append("\n " + ", ".join(notes), "dim") if notes else text
 
 

@@ -20,7 +20,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 FLOORS = os.path.dirname(os.path.abspath(gpu.__file__))
 COLLECTIVES = (os.path.join(FLOORS, "collectives.py"), os.path.join(os.path.dirname(HERE), "collective"))
 PACKAGE = os.path.dirname(HERE) + os.sep
-MACHINERY = (HERE, os.path.join(FLOORS, "gpu.py"), *COLLECTIVES, contextlib.__file__)
+TRANSPORT = (HERE, os.path.join(FLOORS, "gpu.py"), contextlib.__file__)
+MACHINERY = (*TRANSPORT, *COLLECTIVES)
 MOST_NAMED = 8  # ranks of a circle, or unread messages of a rank, that a report names
 
 
@@ -131,14 +132,29 @@ def awaited(what: Any, frame: FrameType | None) -> str:
 
 
 def place(frame: FrameType | None) -> str:
-    """The line of code that a frame stands on: the first one outside the machinery that carries messages; and
-    where that is the package's own, the line of the rank's program that called it."""
-    outside = dropwhile(lambda each: path_of(each).startswith(MACHINERY), callers(frame))
-    lines = list(takewhile(lambda each: not path_of(each).startswith(HERE), outside))
+    """The line of code that a frame stands on: the first one outside the machinery that carries messages, or
+    else of the algorithm of a collective; and where that is the package's own, the line of the rank's program
+    that called it."""
+    lines = lines_above(frame, is_machinery) or lines_above(frame, is_transport)
     if not lines:
         return "unknown place"
     program = next((each for each in lines if not path_of(each).startswith(PACKAGE)), lines[0])
     return where(lines[0]) + (f", called in {where(program)}" if program is not lines[0] else "")
+
+
+def lines_above(frame: FrameType | None, is_below: Callable[[FrameType], bool]) -> list[FrameType]:
+    """The frames that called what is below, up to the engine that called them."""
+    return list(
+        takewhile(lambda each: not path_of(each).startswith(HERE), dropwhile(is_below, callers(frame)))
+    )
+
+
+def is_machinery(frame: FrameType) -> bool:
+    return path_of(frame).startswith(MACHINERY)
+
+
+def is_transport(frame: FrameType) -> bool:
+    return path_of(frame).startswith(TRANSPORT) or frame.f_code.co_qualname.startswith("Member.")
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:

@@ -5,6 +5,7 @@ Idea   GPUs share nothing but messages. So each runs the reader's file for itsel
 """
 
 import ast
+import difflib
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -127,6 +128,13 @@ def last_line(error: BaseException, path: Path) -> str:
     return f"line {line}: {linecache.getline(str(path), line).strip()}" if line else ""
 
 
+def meant(error: Exception) -> str:
+    """Say which attribute was meant by one that there is not; nothing where none is near."""
+    wrong = error if isinstance(error, AttributeError) else AttributeError()
+    near = difflib.get_close_matches(wrong.name or "", dir(wrong.obj), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def with_words(error: Exception, place: str) -> Exception:
     """Return an error of the same kind, or a UserError in place of one that Python raised, that names its
     place."""
@@ -134,6 +142,6 @@ def with_words(error: Exception, place: str) -> Exception:
     words = "no memory is left" if isinstance(error, MemoryError) else str(error).removesuffix(".")
     name = "" if has_words or words != str(error) else f"{type(error).__name__}: "
     kind = type(error) if has_words else UserError
-    placed = kind(f"{name}{words} ({place})")
+    placed = kind(f"{name}{words}{meant(error)} ({place})")
     placed.has_place = True  # type: ignore[attr-defined]
     return placed

@@ -133,6 +133,6 @@ def drawn(pictures: Sequence[Timeline | Timing | None], width: int) -> Iterator[
         missing = left_out(timing, scale, width)
         yield Text.assemble((name, "bold"), "\n", draw(timing, scale, True, width), f"\n{missing}".rstrip())
     if timings:
-        yield legend([timing for _, timing in timings], plain=True)
+        yield legend([timing for _, timing in timings], plain=True, scale=scale)
     if timelines:
         yield Timelines(timelines)

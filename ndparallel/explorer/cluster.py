@@ -224,13 +224,16 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
         "headline": f"{job.shape.name}: {headline(found)}",
         "parts": [part_of(found, name, seconds) for name, seconds in parts(found)],
         "memory": memory(found),
-        "remarks": [
-            sentence.replace("+- ", "±") for sentence in (*sentences(found, TOKENS), *job.shape.notes)
-        ],
+        "remarks": [with_sign(sentence) for sentence in (*sentences(found, TOKENS), *job.shape.notes)],
         "timeline": lanes(timeline_of(found), "rank" if found.plan.pp > 1 else "GPU"),
         "what_if": change_of(asked, found),
         "launch": {name: launch(name, asked, found) for name in FRAMEWORKS},
     }
+
+
+def with_sign(sentence: str) -> str:
+    """A sentence for the terminal, as the page shows it."""
+    return sentence.replace("+- ", "±")
 
 
 def cells(found: Prediction) -> dict[str, str]:

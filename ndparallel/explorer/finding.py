@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.explorer.cluster import THE_JOB, TOKENS, PlanQuestion, question_of, rows_of
+from ndparallel.explorer.cluster import THE_JOB, TOKENS, PlanQuestion, question_of, rows_of, with_sign
 from ndparallel.planner.job import Plan
 from ndparallel.search.search import Found, search
 from ndparallel.search.tables import MOST_KINDS, advice_sentences, certainty, is_equal
@@ -64,7 +64,7 @@ def described(asked: PlanQuestion, found: Found) -> dict[str, Any]:
     return {
         "command": asked.command(THE_JOB),
         "plans": [row | {"remark": mark} for row, mark in zip(rows_of(every), marks)],
-        "advice": advice_sentences(found, TOKENS, None),
+        "advice": [with_sign(sentence) for sentence in advice_sentences(found, TOKENS, None)],
         "certainty": certainty(found),
     }
 

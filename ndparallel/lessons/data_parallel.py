@@ -174,9 +174,9 @@ def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strate
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bucket-mb", type=float, default=Job.bucket_mb, metavar="MB", help="smallest bucket of gradients"
-    )
-    parser.add_argument(
-        "--unit-mb", type=float, default=Job.unit_mb, metavar="MB", help="smallest unit that FSDP wraps"
-    )
+    for name, default, what in (
+        ("--bucket-mb", Job.bucket_mb, "smallest bucket of gradients"),
+        ("--unit-mb", Job.unit_mb, "smallest unit that FSDP wraps"),
+    ):
+        said = f"{what} (default {default:g}; 0: each unit for itself, inf: all together)"
+        parser.add_argument(name, type=float, default=default, metavar="MB", help=said)

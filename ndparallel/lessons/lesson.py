@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.report import Run, Sweep
-from ndparallel.training.job import Job
+from ndparallel.training.job import BatchError, Job
 
 Program = Callable[..., Any]  # a rank program: (gpu, job) -> Outcome
 
@@ -45,7 +45,10 @@ class Strategy:
         changes = {
             name: value(job, mesh) if callable(value) else value for name, value in self.changes.items()
         }
-        return job.replace(mesh=mesh, **changes)
+        try:
+            return job.replace(mesh=mesh, **changes)
+        except BatchError as error:  # in TP x FSDP more GPUs do not cut the batch into more parts
+            raise error if mesh.world_size == gpus else error.without_gpus() from None
 
 
 class Own(NamedTuple):

@@ -7,7 +7,9 @@ Limit  `searched` alone looks at times and memory; the others are the same for e
 Glossary: see `ndparallel.pipeline.actions`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from ndparallel.base.quoting import brief
 from ndparallel.base.words import count
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import explain
-from ndparallel.pipeline.recipe import write
+from ndparallel.pipeline.recipe import Recipe, write
 from ndparallel.pipeline.schedules import RECIPES
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.pipeline.work import Work
@@ -44,6 +46,8 @@ def names_in(framework: str) -> dict[str, str]:
 def schedule_named(name: str) -> str:
     """Return the name of a schedule as it is written here, a reader's own as it is. Raises UserError for one
     that there is not."""
+    if name.endswith(".py"):
+        raise UserError(f"{name!r} names no function: write FILE.py:FUNCTION.")
     return name if is_own(name) else find_choice("schedule", name, [*written_schedules(), SEARCHED])
 
 
@@ -86,16 +90,42 @@ def contradictions(schedule: Schedule) -> Iterator[str]:
     """Yield where the record of a schedule and its lists part, in words: plans are predicted by the record,
     and a search leaves plans out by it."""
     recipe = RECIPES[schedule.name]
-    place = schedule.microbatches, np.arange(schedule.ranks), schedule.ranks, schedule.chunks
-    said = np.broadcast_to(recipe.peak_in_flight(*place), schedule.ranks)
-    for rank, (most, held) in enumerate(zip(said, peak_activations(schedule))):
-        if most != held:
-            yield f"peak_in_flight of rank {rank} is {most:g}, and it keeps {held:g}"
-            break
+    yield from islice(wrong_peaks(recipe, schedule), 1)
     split = any(action.op == "W" for actions in schedule.actions for action in actions)
     for name, holds in (("splits", split), ("pairs", any(schedule.fused))):
         if getattr(recipe, name) != holds:
             yield f"{name} is {not holds}, and should be {holds}"
+    yield from islice(late_peaks(recipe, schedule), 1)
+
+
+def wrong_peaks(recipe: Recipe, schedule: Schedule) -> Iterator[str]:
+    for rank, (said, held) in enumerate(
+        zip(by_rank(recipe.peak_in_flight, schedule), peak_activations(schedule))
+    ):
+        if said != held:
+            yield f"peak_in_flight of rank {rank} is {said:g}, and it keeps {held:g}"
+
+
+def late_peaks(recipe: Recipe, schedule: Schedule) -> Iterator[str]:
+    said = by_rank(recipe.microbatches_ahead, schedule)
+    for rank, (least, actions) in enumerate(zip(said, schedule.actions)):
+        if least > (ahead := taken_forward_first(actions)):
+            yield (
+                f"peaks_before_backward is True, and should be False: rank {rank} takes {ahead:g} of its "
+                f"{count(int(least), 'microbatch', 'es')} forward before its first backward"
+            )
+
+
+def by_rank(claim: Callable, schedule: Schedule) -> np.ndarray:
+    """What a record claims of every rank of a schedule."""
+    ranks = schedule.ranks
+    return np.broadcast_to(claim(schedule.microbatches, np.arange(ranks), ranks, schedule.chunks), ranks)
+
+
+def taken_forward_first(actions: list[Action]) -> int:
+    """Return how many microbatches a rank takes forward through all its chunks before its first backward."""
+    passes = Counter(action.stage for action in takewhile(lambda action: action.op == "F", actions))
+    return min(passes[stage] for stage in {action.stage for action in actions})
 
 
 def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:

@@ -87,6 +87,7 @@ class Recipe:
                           before weights are done
         pairs             whether forwards run as one with backwards of a rank's other chunk, which hides
                           messages between experts
+        peaks_before_backward  whether a rank keeps most just before its first backward pass
         one_at_a_time     whether one microbatch is in the pipeline at a time
         waits_on_messages whether ranks have no head start to hide messages in, so that every second
                           microbatch of neighbours waits for two
@@ -110,6 +111,7 @@ class Recipe:
     head_start: Callable[[int], int] | None = None
     splits: bool = False
     pairs: bool = False
+    peaks_before_backward: bool = False
     one_at_a_time: bool = False
     waits_on_messages: bool = False
     by_name_only: bool = False
@@ -147,8 +149,8 @@ class Recipe:
 
     def microbatches_ahead(self, microbatches: Any, rank: Any, ranks: int, chunks: int) -> Any:
         """Return how many microbatches a rank takes forward through all its chunks before its first backward
-        pass, at least: where backwards are not split, it keeps most just then."""
-        if self.splits or self.is_searched:
+        pass, at least."""
+        if not self.peaks_before_backward:
             return 0
         group = self.group(microbatches, ranks) if self.group else microbatches
         passes = self.peak_in_flight(microbatches, rank, ranks, chunks)

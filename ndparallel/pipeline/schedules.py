@@ -52,6 +52,7 @@ def one_chunk(at: RankSide, first: int) -> Program:
     "naive",
     source="arXiv 1811.06965, figure 2b",
     peak_in_flight=lambda m, r, p, v: 1,
+    peaks_before_backward=True,
     one_at_a_time=True,
     spelled="naive",
 )
@@ -64,6 +65,7 @@ def naive(at: RankSide) -> Program:
     "gpipe",
     source="arXiv 1811.06965, drawn as in arXiv 2104.04473, figure 3",
     peak_in_flight=lambda m, r, p, v: m,
+    peaks_before_backward=True,
     names={"torchtitan": "GPipe"},
     spelled="gpipe|afab|fthenb|allforward",
 )
@@ -76,6 +78,7 @@ def gpipe(at: RankSide) -> Program:
     "1f1b",
     source="PipeDream-Flush, arXiv 2006.09503; drawn as in arXiv 2104.04473, figure 4",
     peak_in_flight=lambda m, r, p, v: np.minimum(m, p - r),
+    peaks_before_backward=True,
     waits_on_messages=True,
     names={
         "torchtitan": "1F1B",
@@ -94,6 +97,7 @@ def one_f_one_b(at: RankSide) -> Program:
     "eager-1f1b",
     source="arXiv 2211.05322",
     peak_in_flight=lambda m, r, p, v: np.minimum(m, 2 * (p - r) - 1),
+    peaks_before_backward=True,
     spelled="eager",
 )
 def eager_1f1b(at: RankSide) -> Program:
@@ -118,6 +122,7 @@ def group_size(microbatches, ranks: int):
     group=group_size,
     chunk_by_chunk=lambda m, p: m < 2 * p,  # which are one group
     peak_in_flight=lambda m, r, p, v: np.minimum(m * v, (v - 1) * group_size(m, p) + 2 * (p - 1 - r) + 1),
+    peaks_before_backward=True,
     names={"torchtitan": "Interleaved1F1B", "megatron": "forward_backward_pipelining_with_interleaving"},
     spelled="^(?!.*eager).*(interleav|1f1bi|vpp|virtual)",
 )
@@ -139,6 +144,7 @@ def interleaved(at: RankSide) -> Program:
     chunks=None,
     chunk_by_chunk=lambda m, p: True,
     peak_in_flight=lambda m, r, p, v: m * v,
+    peaks_before_backward=True,
     names={"torchtitan": "LoopedBFS"},
     spelled="bfs|breadthfirst",
 )

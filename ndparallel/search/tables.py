@@ -152,7 +152,7 @@ def merit(job: TrainingJob, take: Prediction, best: Prediction) -> str:
     if best.plan.tp > job.hardware.gpus_per_node >= take.plan.tp:
         return "its TP stays inside a node"
     if is_uneven(job, best.plan) and not is_uneven(job, take.plan):
-        return "all its stages have as many layers"
+        return "all its stages have the same number of layers"
     return f"it leaves {si(float(best.fullest.total - take.fullest.total), 'B')} more of the memory free"
 
 

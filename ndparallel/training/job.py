@@ -135,15 +135,26 @@ def check_bfloat16(job: Job) -> None:
         )
 
 
+class BatchError(UserError):
+    """A batch that cannot be cut so. Each hint is one thing that could be changed; one may be the GPUs."""
+
+    def __init__(self, words: str, hints: list[str]) -> None:
+        super().__init__(f"{words}; {'; '.join(hints)}.")
+        self.words, self.hints = words, hints
+
+    def without_gpus(self) -> "BatchError":
+        return BatchError(self.words, [hint for hint in self.hints if "--gpus" not in hint])
+
+
 def check_batch(batch: int, microbatches: int, dp: int, gpus_each: int = 1) -> None:
-    """Raise UserError unless all data-parallel ranks, of so many GPUs each, and all their microbatches, get
+    """Raise BatchError unless all data-parallel ranks, of so many GPUs each, and all their microbatches, get
     equally many sequences."""
     if batch % (dp * microbatches):
         into = [count(dp, "data-parallel part")] * (dp > 1)
         into += [count(microbatches, "microbatch", "es")] * (microbatches > 1)
-        hints = "; ".join(ways_to_cut(batch, microbatches, dp, gpus_each))
-        raise UserError(
-            f"a batch of {count(batch, 'sequence')} cannot be cut into {' of '.join(into)}; {hints}."
+        raise BatchError(
+            f"a batch of {count(batch, 'sequence')} cannot be cut into {' of '.join(into)}",
+            list(ways_to_cut(batch, microbatches, dp, gpus_each)),
         )
 
 

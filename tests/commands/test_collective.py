@@ -26,6 +26,12 @@ def run_json(capsys, *arguments):
     return json.loads(run(capsys, *arguments, "--json"))
 
 
+def test_the_title_names_the_hardware_unless_its_links_are_given(capsys):
+    assert "among 4 ranks (h100), in one node:" in run(capsys, "all_gather", "--ranks", 4)
+    assert "among 4 ranks (a100-80)," in run(capsys, "all_gather", "--ranks", 4, "--hardware", "a100-80")
+    assert "among 4 ranks, in one node:" in run(capsys, "all_gather", "--ranks", 4, *LINK)
+
+
 # ------------------------------------------------------------------------------------------------------- JSON
 
 

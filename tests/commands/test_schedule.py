@@ -263,8 +263,24 @@ def test_digits_of_large_microbatches_are_cut_from_the_left():
 
 
 @pytest.mark.parametrize(
+    ("name", "microbatches", "is_cut"),
+    [("1f1b", 8, False), ("1f1b", 11, False), ("1f1b", 24, True), ("zb-v", 10, False), ("zb-v", 11, True)],
+)
+def test_where_numbers_are_cut_the_legend_says_so(capsys, name, microbatches, is_cut):
+    """On two stages 11 microbatches of 1F1B have two columns for a forward, and 24 have one."""
+    legend = command(capsys, name, "--stages", 2, "--microbatches", microbatches).splitlines()[-2]
+    assert ("a number without room: its last digits" in legend) == is_cut
+
+
+def test_a_number_that_has_no_room_beside_its_letter_stands_below_it():
+    first, below, *_ = (line.plain for line in drawn("1f1b", 4, 12, plain=True))
+    assert first.startswith("rank 0 F F F F ··") and below.split()[-1] == "11" and "10" in below
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (("schedules.py",), "'schedules.py' names no function: write FILE.py:FUNCTION."),
         (("interleaved", "--stages", 4, "--microbatches", 3), "take 4 or more, not 3."),
         (("zb-v", "--stages", 4, "--microbatches", 8, "--chunks", 3), "zb-v keeps 2 chunks per rank, not 3"),
         (("zbv", "--stages", 4, "--microbatches", 8), "Did you mean 'zb-v'?"),

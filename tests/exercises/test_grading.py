@@ -35,6 +35,10 @@ def verdict_of(tmp_path, body: str):
     [
         ("    raise KeyError('oops')\n", "KeyError: 'oops' (line 2: raise KeyError('oops'))"),
         ("    gpu.receive(9, 0)\n", "the ranks are 0 to 3 (line 2: gpu.receive(9, 0))"),
+        ("    gpu.receive(gpu.rank, 7)\n", "waits for message 7 from rank 0"),
+        ("    gpu.sned(0, array, 0)\n", "has no attribute 'sned'; did you mean 'send'? (line 2"),
+        ("    gpu.quux\n", "has no attribute 'quux' (line 2"),
+        ("    raise AttributeError\n", "AttributeError"),
         ("    array[1000] = 1\n", "IndexError: index 1000 is out of bounds"),
         ("    import os; os._exit(0)\n", "The answer ended Python itself"),
         ("    import sys; sys.exit()\n", "The answer ended Python itself"),

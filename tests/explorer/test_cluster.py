@@ -88,6 +88,7 @@ def test_a_search_answers_from_its_own_process_and_a_newer_one_ends_it():
     take = [row for row in answer["plans"] if row["remark"].startswith("take this")]
     assert [row["cells"] for row in take] == [cluster.cells(found.recommended)]
     assert answer["advice"][0].startswith("Take ")
+    assert "+-" not in " ".join(answer["advice"]) and "±" in answer["advice"][2]
     finder.answer({"do": "begin"})
     assert finder.answer({"do": "end"}) == {"ended": True} and finder.process is None
 

@@ -396,6 +396,31 @@ def test_a_card_says_what_is_to_be_guessed_and_between_which_ends(tab):
     assert card.locator(".slide .what").all_inner_texts() == ["0 MB", "80 MB"]
 
 
+@pytest.mark.parametrize("screen", PAGES)
+def test_the_bar_below_is_never_empty(tab, screen):
+    tab.open(f"#{screen}")
+    assert "copy the link to this page" in tab.page.locator("footer").inner_text()
+    assert tab.page.locator("#copy").is_visible() == (screen != "predict")
+
+
+@pytest.mark.parametrize(
+    "tab", [{"viewport": {"width": width, "height": 800}} for width in (1280, 360)], indirect=True
+)
+def test_every_slider_is_wide_enough_to_be_moved(tab):
+    tab.open("#predict")
+    sliders = tab.page.locator("input[type=range]")
+    widths = sliders.evaluate_all("all => all.map((each) => each.getBoundingClientRect().width)")
+    assert len(widths) > 30 and min(widths) >= 100
+
+
+def test_the_strip_of_memory_goes_on_to_the_end_of_the_step(tab):
+    tab.open("#timeline")
+    right = tab.page.locator("svg.zoomed path[data-says*=' holds weights']").evaluate_all(
+        "all => all.map((each) => each.getBBox().x + each.getBBox().width)"
+    )
+    assert len(right) == 2 and right == pytest.approx([1000, 1000])
+
+
 @pytest.fixture(scope="module")
 def saved_anew(tmp_path_factory) -> Path:
     """The page as it would be saved now, with the answers of the one in docs."""
@@ -437,7 +462,7 @@ def test_the_saved_page_needs_no_server_and_greys_what_it_does_not_hold(tab):
         tab.drawn()
         if screen == "schedule":
             assert (
-                "can be placed in the page that the command ndparallel explore opens"
+                "ndparallel explore opens a page on which you build a schedule of your own"
                 in tab.page.locator("#screen").inner_text()
             )
     tab.page.locator("#guess-ring-bytes").fill("200")

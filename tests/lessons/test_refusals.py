@@ -25,6 +25,13 @@ def test_the_microbatches_that_are_advised_do_for_the_whole_lesson(capsys):
     assert "nearest number of microbatches is 1" in refused(capsys, "4d", "--microbatches", "3")
 
 
+def test_a_number_of_gpus_is_advised_only_where_it_cuts_the_batch_otherwise(capsys):
+    """TP x FSDP has two data-parallel parts on any number of GPUs."""
+    told = refused(capsys, "2d", "--microbatches", "8", "--strategy", "TP x FSDP")
+    assert "the nearest number of microbatches is 4 (--microbatches 4)." in told and "--gpus" not in told
+    assert "--gpus 8" in refused(capsys, "1d", "--gpus", "16", "--strategy", "DDP ring")
+
+
 def test_only_strategies_that_are_asked_for_count(capsys):
     told = refused(capsys, "4d", "--microbatches", "3", "--strategy", "TP2 x PP2 x DP2")
     assert "the nearest batch that can is 6" in told

@@ -53,7 +53,7 @@ function prediction(answer) {
       ),
     ),
     answer.remarks.map((words) => element("p", {}, words)),
-    element("section", {}, element("h2", {}, answer.timeline.name), laterTimeline(answer, { height: 16 }), activities(answer)),
+    element("section", {}, element("h2", {}, answer.timeline.name[0].toUpperCase() + answer.timeline.name.slice(1)), laterTimeline(answer, { height: 16 }), activities(answer)),
   ];
 }
 

@@ -46,7 +46,7 @@ function timelinePicture(answer, options) {
     },
     hatch(),
     rows.map((row) => laneOf(row, view)),
-    rows.filter((row) => row.strip).map((row) => memoryStrip(answer.memory, row.lane.ranks[0], row.strip, view)),
+    rows.filter((row) => row.strip).map((row) => memoryStrip(answer.memory, row.lane.ranks[0], seconds, row.strip, view)),
     lineAt(left, end, width, end, { class: "line" }),
     ticksOf(ticks.filter(([second]) => from <= second && second <= to), view, end),
     options.cursor ? lineAt(left, 0, left, end, { class: "cursor", stroke: "var(--ink)", "stroke-width": 1.5 }) : null,
@@ -107,9 +107,10 @@ function inside(words, activity, a, b, y) {
   });
 }
 
-// What one GPU holds over time, kind upon kind.
-function memoryStrip({ gpus, kinds }, rank, y, view) {
-  const { points, peak } = gpus[rank],
+// What one GPU holds until the step ends, kind upon kind.
+function memoryStrip({ gpus, kinds }, rank, seconds, y, view) {
+  const { peak } = gpus[rank],
+    points = gpus[rank].points.concat(gpus[rank].points.slice(-1).map((last) => [seconds, ...last.slice(1)])),
     highest = Math.max(...gpus.map((gpu) => gpu.peak_bytes)),
     { strip } = TIMELINE;
   const line = (heights) =>

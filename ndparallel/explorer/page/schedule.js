@@ -18,6 +18,7 @@ async function showSchedule(screen, setup) {
         {},
         byHand(answer, setup),
         legend(["forward", "backward", "input", "weight", "idle"]),
+        element("p", { class: "what" }, "A number is its microbatch; an underlined one is of a GPU's later chunk."),
         answer.schedules.map((each) => described(each, answer.seconds)),
         answer.reasons.map((words) => element("p", { class: "what" }, words)),
       ),
@@ -90,7 +91,7 @@ function byHand({ mine, seconds }, setup) {
     isBegun = letters.some((each) => each);
   const placed = (rank, change) =>
     go("schedule", { ...setup, mine: letters.map((each, at) => (at === rank ? change(each) : each)).join("|") });
-  if (SAVED) return element("p", {}, "Actions can be placed in the page that the command ", element("code", {}, "ndparallel explore"), " opens.");
+  if (SAVED) return element("p", {}, element("code", {}, "ndparallel explore"), " opens a page on which you build a schedule of your own, action by action.");
   return element(
     "section",
     { class: "mine" },
