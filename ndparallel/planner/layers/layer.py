@@ -81,7 +81,7 @@ class LayerLists(LayerParts):
 
     def layer(self, kind: str, recompute: str) -> Layer:
         mixer = self.linear if is_linear(kind) else self.attention
-        half, small = self.experts if has_experts(kind) else self.mlp, self.ledger.of_part
+        half, small = self.experts if has_experts(kind) else self.mlp, self.small_kernels.of_part
         part = "linear attention" if is_linear(kind) else "attention"
         forward = mixer.forward + small(part, False), half.forward + small("mlp", False)
         backward = half.backward + mixer.backward + small("mlp", True) + small(part, True)

@@ -31,7 +31,7 @@ from ndparallel.planner.lesson_runs.optimizer import global_norm, norm_over_pp, 
 from ndparallel.planner.lesson_runs.stage_units import PASSES
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.step.overlap import BucketCost, begin, finish, gather_in_turn
-from ndparallel.planner.step.streams import Item, MemoryLedgers, StreamClock
+from ndparallel.planner.step.streams import Item, MemoryCounters, StreamClock
 
 IN_PICTURES = PASSES | {"I": "input"}
 WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
@@ -119,7 +119,7 @@ class GridRank:
     @cached_property
     def streams(self) -> StreamClock:
         streams = StreamClock(self.machine, np.zeros(len(self.machine.members)))
-        streams.memory = MemoryLedgers() if self.work.job.token_counts else streams.memory
+        streams.memory = MemoryCounters() if self.work.job.token_counts else streams.memory
         streams.run(self.work.states(self.rank))
         return streams
 

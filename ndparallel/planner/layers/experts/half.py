@@ -12,7 +12,7 @@ from functools import cached_property
 from gpu import Operation
 from ndparallel.planner.layers.experts.dispatch import Dispatch
 from ndparallel.planner.layers.experts.matrices import ExpertMatrices
-from ndparallel.planner.layers.experts.routing import FullRouting, LedgerRouting
+from ndparallel.planner.layers.experts.routing import FullRouting, ShortRouting
 from ndparallel.planner.layers.experts.rows import ExpertRows
 from ndparallel.planner.layers.mlp import MLPLists
 from ndparallel.planner.layers.parts import MLP
@@ -22,8 +22,8 @@ class ExpertLists(ExpertRows):
     """Writes the half of a layer that takes the MLP's place."""
 
     @cached_property
-    def routing(self) -> LedgerRouting | FullRouting:
-        kind = FullRouting if self.stack.routing_in_full else LedgerRouting
+    def routing(self) -> ShortRouting | FullRouting:
+        kind = FullRouting if self.stack.routing_in_full else ShortRouting
         return kind(*self.given)
 
     @cached_property
