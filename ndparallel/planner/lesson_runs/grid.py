@@ -203,16 +203,11 @@ class GridRank:
         if zero == 3 and action.op != "W":
             self.gathered.discard(id(bucket))
             self.streams.memory.hold("buffers", -bucket.whole_bytes[0])
-        if action.op in "BW" and (zero >= 2 or self.last[action.stage] == action):
+        if action.op in "BW" and (zero >= 2 or self.schedule.completes(action)):
             self.streams.run(bucket.shared)
             self.allocated.discard(id(bucket))
             begin(self.streams, bucket.reduce)
             self.on_their_way[id(bucket)] = bucket
-
-    @cached_property
-    def last(self) -> dict[int, Action]:
-        """The action that completes the weights' gradients, by stage."""
-        return {action.stage: action for action in self.schedule.actions[self.rank] if action.op in "BW"}
 
     def wait_for_gradients(self, bucket: BucketCost) -> None:
         if self.on_their_way.pop(id(bucket), None):
