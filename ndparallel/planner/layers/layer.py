@@ -14,6 +14,7 @@ from ndparallel.planner.layers.casts import Casts
 from ndparallel.planner.layers.ends import ModelEnds
 from ndparallel.planner.layers.experts.half import ExpertLists
 from ndparallel.planner.layers.frozen import FrozenLists
+from ndparallel.planner.layers.layer_kernels import writer
 from ndparallel.planner.layers.mlp import MLPLists
 from ndparallel.planner.layers.operations import Layer
 from ndparallel.planner.layers.parts import LayerParts
@@ -24,33 +25,16 @@ from ndparallel.planner.stages import has_experts, is_linear
 class LayerLists(LayerParts):
     """Writes the lists of one kind of layer for one share and one stack."""
 
-    @cached_property
-    def attention(self) -> AttentionLists:
-        return AttentionLists(*self.given)
-
-    @cached_property
-    def linear(self) -> LinearAttentionLists:
-        return LinearAttentionLists(*self.given)
-
-    @cached_property
-    def mlp(self) -> MLPLists:
-        return MLPLists(*self.given)
-
-    @cached_property
-    def experts(self) -> ExpertLists:
-        return ExpertLists(*self.given)
-
-    @cached_property
-    def ends(self) -> ModelEnds:
-        return ModelEnds(*self.given)
+    attention = writer(AttentionLists)
+    linear = writer(LinearAttentionLists)
+    mlp = writer(MLPLists)
+    experts = writer(ExpertLists)
+    ends = writer(ModelEnds)
+    casts = writer(Casts)
 
     @cached_property
     def recomputed(self) -> Recomputation:
         return Recomputation(*self.given, self.experts)
-
-    @cached_property
-    def casts(self) -> Casts:
-        return Casts(*self.given)
 
     @cached_property
     def frozen(self) -> FrozenLists | None:
