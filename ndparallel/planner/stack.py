@@ -273,7 +273,6 @@ class LessonSettings:
     grid: bool = False  # the loop is that of 4d_combined.py
     clips: bool = False  # gradients are clipped by their global norm, which all GPUs wait for
     bucket_bytes: float = 0.0  # the smallest bucket of gradients
-    unit_bytes: float = 0.0  # the smallest unit that FSDP gathers
 
 
 @dataclass(frozen=True, kw_only=True)
