@@ -7,7 +7,6 @@ Limit  The ranks start together, and pieces count as equal: exact where the algo
        divides the size.
 
 Glossary
-    tier       a kind of link: inside a node, across nodes
     hop        of a ring: everybody sends one piece to its right and receives one from its left
     envelope   the fastest algorithm by size
 """

@@ -14,7 +14,7 @@ COMMANDS = {
     "lesson": "one of the lessons, 0d to 4d, cp and ep: run it, list them, or write them as files",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
     "exercise": "exercises: you write the parallelism, the simulator grades it",
-    "explore": "a page on which every knob can be turned: time, memory and bytes change at once",
+    "explore": "a page on which every option can be changed: time, memory and bytes follow at once",
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
     "collective": "one collective with each algorithm: how long, how much is sent, what moves at every hop",
     "mesh": "which rank stands where, who is in whose group, and which links the groups run on",

@@ -1,5 +1,5 @@
-"""Open a page on which every knob of the lessons can be turned: it shows at once what changes, and by which
-command the same numbers come.
+"""Open a page on which every option of the lessons can be changed: it shows at once what follows, and
+by which command the same numbers come.
 
     ndparallel explore                start a server here, and open the page in the browser
     ndparallel explore --no-browser   only say where the page is; Ctrl-C ends it

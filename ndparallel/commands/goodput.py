@@ -185,15 +185,15 @@ def intervals(cluster: FailureModel, arguments: argparse.Namespace, step_seconds
 
 
 def row(cluster: FailureModel, name: str, interval: float, seed: int) -> dict[str, Any]:
-    life = goodput.long_run(cluster, interval, seed)
+    run = goodput.long_run(cluster, interval, seed)
     return {
         "by": name,
         "interval_seconds": interval,
         "expected_goodput": goodput.expected_goodput(cluster, interval),
-        "simulated_goodput": life.goodput,
-        "checkpoint_share": life.checkpoints / life.elapsed,
-        "lost_share": life.lost / life.elapsed,
-        "restart_share": life.restarts / life.elapsed,
+        "simulated_goodput": run.goodput,
+        "checkpoint_share": run.checkpoints / run.elapsed,
+        "lost_share": run.lost / run.elapsed,
+        "restart_share": run.restarts / run.elapsed,
     }
 
 

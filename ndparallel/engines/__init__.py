@@ -8,9 +8,8 @@ Idea   An engine gives every rank a transport of two calls: `post`, which never 
 Limit  Processes need POSIX: pipes, shared mappings and signals. Elsewhere all ranks run inline.
 
 Glossary
-    engine      has `start()`, `run(program, task) -> list[RankResult]` and `close()`
+    engine      has `start()`, `begin(program, task) -> PendingRun`, `end()` and `close()`
     task        one program with its hardware and arguments, to be run once by every rank
-    transport   what a GPU sends and receives through: `post(target, what, message)` and `wait(source, what)
-                -> Message`
-    place       the line of code, "file.py:12", that waits
+    transport   what a GPU sends and receives through: `post(target, message)` and `wait(source, what)`, which
+                returns the message; a message is a tuple with the fields of Message
 """

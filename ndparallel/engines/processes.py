@@ -32,7 +32,7 @@ from typing import Any
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.engines.channel import QUESTION, Channels, write_frame
 from ndparallel.engines.failures import DeadlockError, Failure, killed
-from ndparallel.engines.rank_process import RankSettings, lifeline, rank_main
+from ndparallel.engines.rank_process import RankSettings, launcher_sentinel, rank_main
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
 from ndparallel.engines.system import return_freed_memory
 from ndparallel.engines.task import PendingRun, Program, Task, pickled, reference_to, unpickled_result
@@ -129,7 +129,9 @@ class ProcessPool:
                     self.connections[rank].send((self.runs, *order))
 
     def _start(self, rank: int) -> None:
-        settings = RankSettings(rank, lifeline(), threading.current_thread() is threading.main_thread())
+        settings = RankSettings(
+            rank, launcher_sentinel(), threading.current_thread() is threading.main_thread()
+        )
         with _interrupts_held():
             here, there = self.context.Pipe()
             process = self.context.Process(

@@ -4,8 +4,7 @@ Limit  Ctrl-C is the launcher's to handle. Should the launcher die, the kernel e
        where the kernel cannot, a thread that does nothing else.
 
 Glossary
-    lifeline   a pipe whose writing end only the launcher keeps: it closes when the launcher ends, in whatever
-               way
+    sentinel   becomes readable when the launcher ends, in whatever way
 """
 
 import gc
@@ -27,9 +26,10 @@ from ndparallel.engines.system import end_with_parent, keep_to_core, usable_core
 from ndparallel.engines.task import ProgramReference, load, run_rank
 
 
-class Lifeline:
-    """A pipe that closes when the launcher ends. All ranks of this process, of whatever pool, have the same,
-    so that none inherits the writing end of another."""
+class LauncherSentinel:
+    """A pipe whose writing end only the launcher keeps: it closes when the launcher ends. All ranks of this
+    process, of whatever pool, have the same, so that none inherits the writing end of another, as it does
+    that of multiprocessing's own."""
 
     def __init__(self) -> None:
         self.reader, self.writer = multiprocessing.Pipe(duplex=False)
@@ -37,7 +37,7 @@ class Lifeline:
     def __getstate__(self) -> dict:
         return {"reader": self.reader}  # a rank that is spawned gets no more
 
-    def let_go(self) -> None:
+    def close_writer(self) -> None:
         """Close the writing end that this process has inherited."""
         if hasattr(self, "writer"):
             self.writer.close()
@@ -51,14 +51,14 @@ class Lifeline:
         os._exit(1)
 
 
-lifeline = cache(Lifeline)
+launcher_sentinel = cache(LauncherSentinel)
 
 
 class RankSettings(NamedTuple):
     """What a rank's process is told once."""
 
     rank: int
-    lifeline: Lifeline
+    sentinel: LauncherSentinel
     launcher_is_main_thread: bool
 
 
@@ -89,11 +89,11 @@ def _keep_to_a_core(rank: int, world_size: int) -> None:
 
 
 def _end_with_launcher(settings: RankSettings) -> None:
-    settings.lifeline.let_go()
+    settings.sentinel.close_writer()
     launcher = multiprocessing.parent_process()
     is_main = settings.launcher_is_main_thread  # other threads may end before the launcher does
     if not (is_main and launcher and launcher.pid and end_with_parent(launcher.pid)):
-        settings.lifeline.watch()
+        settings.sentinel.watch()
 
 
 def _next_task(channel: Channel, launcher: Connection) -> tuple[int, ProgramReference, bytes]:

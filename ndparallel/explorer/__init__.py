@@ -1,1 +1,1 @@
-"""The explorer: a page on which a reader turns the knobs. Python computes every number, the page draws."""
+"""The explorer: a page with controls to set. Python computes every number, the page draws."""

@@ -1,4 +1,4 @@
-"""What each screen is for, and what to try on it first: the page shows it above the knobs.
+"""What each screen is for, and what to try on it first: the page shows it above the controls.
 
 Idea   Something to try is a set-up, mostly beside another one that is pinned: one click shows what one change
        does. The saved page holds an answer for each.
@@ -51,7 +51,7 @@ BEGINNINGS = {
         "Cut it",
         "8 simulated GPUs train one small model, with real numbers. Cut the work among them, and see what a "
         "step takes, what the GPUs wait for, and what each of them holds. To compare "
-        "two cuts, pin the first one and then turn a knob.",
+        "two cuts, pin the first one and then change a setting.",
         "docs/book/4d.md",
         (
             Try("tensor parallelism inside the node", TP4),

@@ -17,7 +17,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.options import Parser
 from ndparallel.base.words import change_in, three_digits
 from ndparallel.explorer.lanes import lanes
-from ndparallel.explorer.setup import Knob, checked, command, knobs_and_reason, words
+from ndparallel.explorer.setup import Control, checked, command, controls_and_reason, words
 from ndparallel.hardware.accelerator import data_sheets
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.model.costs import RECOMPUTE
@@ -55,21 +55,27 @@ CHANGES = (
     "gpus*2",
 )
 THE_JOB = (
-    Knob("model", "--model", tuple(presets()), "llama-3-70b", "a preset, or a config.json dropped in", JOB),
-    Knob("hardware", "--hardware", tuple(data_sheets()), "h100", "the GPU and its links", JOB, usual="h100"),
-    Knob("gpus", "--gpus", (), 512, "GPUs in all", JOB, most=MOST_GPUS),
-    Knob("global_batch", "--global-batch", (), 512, "sequences in a step", JOB, most=MOST_OF_A_BATCH),
-    Knob("sequence", "--sequence", (), 8192, "tokens in a sequence", JOB, usual=4096, most=MOST_OF_A_BATCH),
-    Knob("dtype", "--dtype", DTYPES, "bf16", "of the layers' matmuls", JOB, usual="bf16"),
-    Knob("software", "--software", ("usual", *STACKS), "usual", "what runs it", JOB, usual="usual"),
+    Control(
+        "model", "--model", tuple(presets()), "llama-3-70b", "a preset, or a config.json dropped in", JOB
+    ),
+    Control(
+        "hardware", "--hardware", tuple(data_sheets()), "h100", "the GPU and its links", JOB, usual="h100"
+    ),
+    Control("gpus", "--gpus", (), 512, "GPUs in all", JOB, most=MOST_GPUS),
+    Control("global_batch", "--global-batch", (), 512, "sequences in a step", JOB, most=MOST_OF_A_BATCH),
+    Control(
+        "sequence", "--sequence", (), 8192, "tokens in a sequence", JOB, usual=4096, most=MOST_OF_A_BATCH
+    ),
+    Control("dtype", "--dtype", DTYPES, "bf16", "of the layers' matmuls", JOB, usual="bf16"),
+    Control("software", "--software", ("usual", *STACKS), "usual", "what runs it", JOB, usual="usual"),
 )
 THE_PLAN = (
-    Knob("tp", "--tp", DEGREE_STOPS[:5], 8, "tensor parallel", PLAN, most=1024),
-    Knob("pp", "--pp", DEGREE_STOPS, 4, "pipeline parallel", PLAN, usual=1, most=1024),
-    Knob("cp", "--cp", DEGREE_STOPS, 1, "context parallel", PLAN, usual=1, most=1024),
-    Knob("ep", "--ep", DEGREE_STOPS, 1, "expert parallel", PLAN, usual=1, most=1024),
-    Knob("zero", "--zero", (0, 1, 2, 3), 1, "what data parallelism shards; 3 is FSDP", PLAN, usual=0),
-    Knob(
+    Control("tp", "--tp", DEGREE_STOPS[:5], 8, "tensor parallel", PLAN, most=1024),
+    Control("pp", "--pp", DEGREE_STOPS, 4, "pipeline parallel", PLAN, usual=1, most=1024),
+    Control("cp", "--cp", DEGREE_STOPS, 1, "context parallel", PLAN, usual=1, most=1024),
+    Control("ep", "--ep", DEGREE_STOPS, 1, "expert parallel", PLAN, usual=1, most=1024),
+    Control("zero", "--zero", (0, 1, 2, 3), 1, "what data parallelism shards; 3 is FSDP", PLAN, usual=0),
+    Control(
         "shards",
         "--shards",
         (0, 4, 8, 16, 32, 64),
@@ -79,7 +85,7 @@ THE_PLAN = (
         usual=0,
         most=4096,
     ),
-    Knob(
+    Control(
         "sequence_parallel",
         "",
         ("usual", "--sequence-parallel", "--no-sequence-parallel"),
@@ -88,7 +94,7 @@ THE_PLAN = (
         PLAN,
         usual="usual",
     ),
-    Knob(
+    Control(
         "micro_batch",
         "--micro-batch",
         DEGREE_STOPS[:5],
@@ -98,8 +104,8 @@ THE_PLAN = (
         usual=1,
         most=4096,
     ),
-    Knob("schedule", "--schedule", tuple(RECIPES), "1f1b", "of the pipeline", PLAN, usual="1f1b"),
-    Knob(
+    Control("schedule", "--schedule", tuple(RECIPES), "1f1b", "of the pipeline", PLAN, usual="1f1b"),
+    Control(
         "chunks",
         "--chunks",
         (0, 1, 2, 4, 5, 8),
@@ -109,7 +115,7 @@ THE_PLAN = (
         usual=0,
         most=1024,
     ),
-    Knob(
+    Control(
         "recompute",
         "--recompute",
         RECOMPUTE,
@@ -119,10 +125,10 @@ THE_PLAN = (
         usual="none",
     ),
 )
-KNOBS = (
+CONTROLS = (
     *THE_JOB,
     *THE_PLAN,
-    Knob(
+    Control(
         "what_if",
         "--what-if",
         CHANGES,
@@ -136,10 +142,10 @@ KNOBS = (
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """What the page asks: the knobs as they may be set here, where they stand, and a model that was dropped
-    in."""
+    """What the page asks: the controls as they may be set here, where they stand, and a model that was
+    dropped in."""
 
-    knobs: Sequence[Knob]
+    controls: Sequence[Control]
     setup: dict[str, Any]
     model: ModelShape | None
 
@@ -148,15 +154,15 @@ class PlanQuestion:
         """The job alone, for a search. Raises UserError where there is none."""
         return job_from(self.arguments(THE_JOB, self.setup))
 
-    def command(self, knobs: Sequence[Knob], *more: str) -> str:
-        return " ".join([command(PROGRAM, knobs, self.setup), *more])
+    def command(self, controls: Sequence[Control], *more: str) -> str:
+        return " ".join([command(PROGRAM, controls, self.setup), *more])
 
     def job_and_plan(self, setup: Mapping[str, Any]) -> tuple[TrainingJob, Plan]:
-        """The job and the plan of the knobs. Raises UserError as the command does."""
-        return job_and_plan(self.arguments(KNOBS[:-1], setup))
+        """The job and the plan of the controls. Raises UserError as the command does."""
+        return job_and_plan(self.arguments(CONTROLS[:-1], setup))
 
-    def arguments(self, knobs: Sequence[Knob], setup: Mapping[str, Any]) -> argparse.Namespace:
-        given = with_defaults(parser().parse_args(words(knobs, setup)))
+    def arguments(self, controls: Sequence[Control], setup: Mapping[str, Any]) -> argparse.Namespace:
+        given = with_defaults(parser().parse_args(words(controls, setup)))
         return argparse.Namespace(**vars(given) | ({"model": self.model} if self.model else {}))
 
     def refusal(self, setup: Mapping[str, Any]) -> str:
@@ -184,11 +190,11 @@ def question_of(given: Mapping[str, Any]) -> PlanQuestion:
     none."""
     text = str(given.get("config", ""))
     setup = {name: value for name, value in given.items() if name != "config"}
-    knobs = list(KNOBS)
+    controls = list(CONTROLS)
     if text:
-        knobs[0] = replace(knobs[0], stops=(*knobs[0].stops, DROPPED))
-    found = checked(knobs, setup)
-    return PlanQuestion(knobs, found, model_in(text) if found["model"] == DROPPED else None)
+        controls[0] = replace(controls[0], stops=(*controls[0].stops, DROPPED))
+    found = checked(controls, setup)
+    return PlanQuestion(controls, found, model_in(text) if found["model"] == DROPPED else None)
 
 
 def model_in(text: str) -> ModelShape:
@@ -210,9 +216,9 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Predict one plan. What cannot be says why, and shows what else could be set."""
     asked = question_of(given)
     head = {
-        "command": asked.command(KNOBS),
+        "command": asked.command(CONTROLS),
         "search": asked.command(THE_JOB),
-        **knobs_and_reason(asked.knobs, asked.setup, asked.refusal),
+        **controls_and_reason(asked.controls, asked.setup, asked.refusal),
     }
     if "reason" in head:
         return head
@@ -294,7 +300,7 @@ def launch(name: str, asked: PlanQuestion, found: Prediction) -> dict[str, str]:
     """Return a framework's launch script, and the command that prints it; or why it has none."""
     framework = FRAMEWORKS[name]
     job = found.job if asked.setup["software"] != "usual" else framework.priced(found.job)
-    head = {"title": framework.release, "command": asked.command(KNOBS[:-1], "--emit", name)}
+    head = {"title": framework.release, "command": asked.command(CONTROLS[:-1], "--emit", name)}
     try:
         return head | {"text": framework.emit(job, found.plan)}
     except UserError as error:
@@ -304,8 +310,8 @@ def launch(name: str, asked: PlanQuestion, found: Prediction) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------- plans found
 
 
-def knobs_of(job: TrainingJob, plan: Plan) -> dict[str, Any]:
-    """Return where the knobs of a plan stand."""
+def controls_of(job: TrainingJob, plan: Plan) -> dict[str, Any]:
+    """Return where the controls of a plan stand."""
     usual_parallel = job.stack.sequence_parallel and plan.tp > 1
     values = {name: getattr(plan, name) for name in ("schedule", "recompute")} | {
         name: int(getattr(plan, name)) for name in ("tp", "pp", "cp", "ep", "zero", "shards", "micro_batch")
@@ -319,6 +325,6 @@ def knobs_of(job: TrainingJob, plan: Plan) -> dict[str, Any]:
 
 
 def rows_of(found: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-    """Yield plans that were found: in words, in numbers, and as the knobs that show them."""
+    """Yield plans that were found: in words, in numbers, and as the controls that show them."""
     for each in found:
-        yield {"plan": plan_words(each.plan), "cells": cells(each), "setup": knobs_of(each.job, each.plan)}
+        yield {"plan": plan_words(each.plan), "cells": cells(each), "setup": controls_of(each.job, each.plan)}

@@ -17,7 +17,7 @@ from ndparallel.base.options import Parser
 from ndparallel.drawing.history import alike, memory_points, timeline
 from ndparallel.engines.task import RankResult
 from ndparallel.explorer.lanes import lanes
-from ndparallel.explorer.setup import Knob, checked, command, knobs_and_reason, words
+from ndparallel.explorer.setup import Control, checked, command, controls_and_reason, words
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.main import parser_of
 from ndparallel.lessons.options import disturbed_hardware_from, job_from
@@ -36,10 +36,10 @@ PROGRAM = "python 4d_combined.py"
 ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-ep-cp-tp")
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev")
 CLUSTER, CUT, STEP = "the cluster", "the cut", "the step"
-KNOBS = (
-    Knob("gpus", "--gpus", (1, 2, 4, 8, 16), 8, "GPUs in all", CLUSTER),
-    Knob("gpus_per_node", "--gpus-per-node", (1, 2, 4, 8, 16), 4, "GPUs in a node", CLUSTER, usual=4),
-    Knob(
+CONTROLS = (
+    Control("gpus", "--gpus", (1, 2, 4, 8, 16), 8, "GPUs in all", CLUSTER),
+    Control("gpus_per_node", "--gpus-per-node", (1, 2, 4, 8, 16), 4, "GPUs in a node", CLUSTER, usual=4),
+    Control(
         "slow_gpu",
         "--slow-gpu",
         ("none", "0:1.5", "0:2", "0:4"),
@@ -48,7 +48,7 @@ KNOBS = (
         CLUSTER,
         usual="none",
     ),
-    Knob(
+    Control(
         "slow_link",
         "--slow-link",
         ("none", "0-1:4", "0-4:4", "0-4:16"),
@@ -57,11 +57,11 @@ KNOBS = (
         CLUSTER,
         usual="none",
     ),
-    Knob("tp", "--tp", (1, 2, 4, 8), 2, "tensor parallel, GPUs that share every matrix", CUT),
-    Knob("pp", "--pp", (1, 2, 4, 8), 2, "pipeline parallel, GPUs that share the layers", CUT, usual=1),
-    Knob("cp", "--cp", (1, 2, 4, 8), 1, "context parallel, GPUs that share each sequence", CUT, usual=1),
-    Knob("ep", "--ep", (1, 2, 4, 8), 1, "expert parallel, GPUs that share the experts", CUT, usual=1),
-    Knob(
+    Control("tp", "--tp", (1, 2, 4, 8), 2, "tensor parallel, GPUs that share every matrix", CUT),
+    Control("pp", "--pp", (1, 2, 4, 8), 2, "pipeline parallel, GPUs that share the layers", CUT, usual=1),
+    Control("cp", "--cp", (1, 2, 4, 8), 1, "context parallel, GPUs that share each sequence", CUT, usual=1),
+    Control("ep", "--ep", (1, 2, 4, 8), 1, "expert parallel, GPUs that share the experts", CUT, usual=1),
+    Control(
         "zero",
         "--zero",
         (0, 1, 2, 3),
@@ -70,7 +70,7 @@ KNOBS = (
         CUT,
         usual=0,
     ),
-    Knob(
+    Control(
         "order",
         "--order",
         ORDERS,
@@ -79,12 +79,12 @@ KNOBS = (
         CUT,
         usual=ORDERS[0],
     ),
-    Knob("schedule", "--schedule", SCHEDULES, "1f1b", "of the pipeline", STEP, usual="1f1b"),
-    Knob(
+    Control("schedule", "--schedule", SCHEDULES, "1f1b", "of the pipeline", STEP, usual="1f1b"),
+    Control(
         "microbatches", "--microbatches", (1, 2, 4, 8, 16), 4, "parts of the batch, one after another", STEP
     ),
-    Knob("batch", "--batch", (8, 16, 32), 8, "sequences in a step", STEP, usual=8),
-    Knob(
+    Control("batch", "--batch", (8, 16, 32), 8, "sequences in a step", STEP, usual=8),
+    Control(
         "sequence_parallel",
         "--sequence-parallel",
         SEQUENCE_PARALLEL,
@@ -110,7 +110,7 @@ def parser() -> Parser:
 def entry(setup: Mapping[str, Any]) -> tuple[Any, Entry]:
     """Return the parsed command of a set-up, and its strategy with its job. Raises UserError as the command
     does."""
-    arguments = parser().parse_args(words(KNOBS, setup))
+    arguments = parser().parse_args(words(CONTROLS, setup))
     job = job_from(arguments, lesson().defaults, arguments.gpus)
     disturbances = disturbed_hardware_from(arguments).disturbances
     if disturbances:
@@ -132,8 +132,8 @@ def refusal(setup: Mapping[str, Any]) -> str:
 
 def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Run a set-up. What cannot be says why, and shows what else could be set."""
-    setup = checked(KNOBS, given)
-    head = {"command": command(PROGRAM, KNOBS, setup), **knobs_and_reason(KNOBS, setup, refusal)}
+    setup = checked(CONTROLS, given)
+    head = {"command": command(PROGRAM, CONTROLS, setup), **controls_and_reason(CONTROLS, setup, refusal)}
     return head if "reason" in head else head | of_run(setup)
 
 

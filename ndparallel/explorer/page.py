@@ -15,7 +15,7 @@ SCRIPTS = (
     "draw.js",
     "saved.js",
     "state.js",
-    "knobs.js",
+    "controls.js",
     "cut.js",
     "lanes.js",
     "timeline.js",

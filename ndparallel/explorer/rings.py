@@ -20,7 +20,7 @@ from ndparallel.collective import hops
 from ndparallel.collective.algorithms import candidates
 from ndparallel.collective.prices import price
 from ndparallel.collective.runs import measure
-from ndparallel.explorer.setup import Knob, checked, command, knobs_and_reason
+from ndparallel.explorer.setup import Control, checked, command, controls_and_reason
 from ndparallel.hardware.accelerator import find_hardware
 
 WHAT, WHERE = "the collective", "the GPUs and their links"
@@ -30,13 +30,13 @@ USUAL = "as it is"
 LATENCIES = (USUAL, "0s", "1us", "5us", "20us", "100us")
 BANDWIDTHS = (USUAL, "1GB/s", "10GB/s", "50GB/s", "200GB/s", "900GB/s")
 SIZES = ("1kB", "10kB", "100kB", "1MB", "10MB", "100MB", "1GB")
-KNOBS = (
-    Knob("collective", "", COLLECTIVES, "all_reduce", "what is done together", WHAT),
-    Knob("algorithm", "--algorithm", NAMES, "ring", "how", WHAT),
-    Knob("bytes", "--bytes", SIZES, "100MB", "the whole array", WHAT),
-    Knob("ranks", "--ranks", (2, 3, 4, 5, 6, 7, 8), 4, "GPUs", WHERE),
-    Knob("gpus_per_node", "--gpus-per-node", (1, 2, 4, 8), 8, "GPUs in a node", WHERE),
-    Knob(
+CONTROLS = (
+    Control("collective", "", COLLECTIVES, "all_reduce", "what is done together", WHAT),
+    Control("algorithm", "--algorithm", NAMES, "ring", "how", WHAT),
+    Control("bytes", "--bytes", SIZES, "100MB", "the whole array", WHAT),
+    Control("ranks", "--ranks", (2, 3, 4, 5, 6, 7, 8), 4, "GPUs", WHERE),
+    Control("gpus_per_node", "--gpus-per-node", (1, 2, 4, 8), 8, "GPUs in a node", WHERE),
+    Control(
         "hardware",
         "--hardware",
         ("classroom", "pocket", "a100-80", "h100", "b200"),
@@ -44,8 +44,8 @@ KNOBS = (
         "whose links",
         WHERE,
     ),
-    Knob("latency", "--latency", LATENCIES, USUAL, "of a link inside a node", WHERE, usual=USUAL),
-    Knob("bandwidth", "--bandwidth", BANDWIDTHS, USUAL, "of a link inside a node", WHERE, usual=USUAL),
+    Control("latency", "--latency", LATENCIES, USUAL, "of a link inside a node", WHERE, usual=USUAL),
+    Control("bandwidth", "--bandwidth", BANDWIDTHS, USUAL, "of a link inside a node", WHERE, usual=USUAL),
 )
 BRACKETS, OUTLINE = "[ ] has", "What has an outline has"  # on the terminal, and on the page
 CURVE = np.unique(np.geomspace(1e2, 1e10, 49).astype(np.int64))
@@ -53,10 +53,10 @@ CURVE = np.unique(np.geomspace(1e2, 1e10, 49).astype(np.int64))
 
 def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Execute one collective with one algorithm, measure all algorithms, and price them by size."""
-    setup = checked(KNOBS, given)
+    setup = checked(CONTROLS, given)
     if setup["algorithm"] not in ALGORITHMS[setup["collective"]]:
         setup["algorithm"] = next(iter(ALGORITHMS[setup["collective"]]))
-    head = {"command": command_line(setup), **knobs_and_reason(KNOBS, setup, refusal)}
+    head = {"command": command_line(setup), **controls_and_reason(CONTROLS, setup, refusal)}
     if "reason" in head:
         return head
     group, hardware = group_of(setup), hardware_of(setup)
@@ -73,8 +73,8 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command_line(setup: Mapping[str, Any]) -> str:
-    knobs = [knob for knob in KNOBS if knob.name != "collective"]
-    return command(f"ndparallel collective {setup['collective']}", knobs, setup) + " --show"
+    controls = [control for control in CONTROLS if control.name != "collective"]
+    return command(f"ndparallel collective {setup['collective']}", controls, setup) + " --show"
 
 
 def group_of(setup: Mapping[str, Any]) -> Group:

@@ -7,7 +7,7 @@ Limit  No search but one, and nothing that is placed by hand. Coordinates of pic
 
 Glossary
     grid   the questions, by screen
-    key    what is set of every knob, in words: by this an answer is found
+    key    what is set of every control, in words: by this an answer is found
 """
 
 import base64
@@ -24,16 +24,16 @@ from ndparallel.explorer.beginnings import setups as begun
 from ndparallel.explorer.finding import found_for
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import SCREENS, known
-from ndparallel.explorer.setup import Knob
+from ndparallel.explorer.setup import Control
 from ndparallel.lessons.questions import Question, questions
 
 DIGITS = 4
 SHORTEST = 150  # characters of what is stored once
-KNOBS: dict[str, tuple[Knob, ...]] = {
-    "cut": cut.KNOBS,
-    "schedule": schedules.KNOBS,
-    "ring": rings.KNOBS,
-    "cluster": cluster.KNOBS,
+CONTROLS: dict[str, tuple[Control, ...]] = {
+    "cut": cut.CONTROLS,
+    "schedule": schedules.CONTROLS,
+    "ring": rings.CONTROLS,
+    "cluster": cluster.CONTROLS,
 }
 Setup = dict[str, Any]
 
@@ -96,7 +96,7 @@ def most_microbatches(layout: Setup) -> int:
 def schedule_setups() -> Iterator[Setup]:
     for stages, microbatches in product((2, 4, 8), (4, 8, 16)):
         yield {"stages": stages, "microbatches": microbatches}
-    yield from around({}, **{knob.name: knob.stops for knob in schedules.KNOBS[2:]})
+    yield from around({}, **{control.name: control.stops for control in schedules.CONTROLS[2:]})
 
 
 def ring_setups() -> Iterator[Setup]:
@@ -118,7 +118,7 @@ def ring_setups() -> Iterator[Setup]:
 
 def cluster_setups() -> Iterator[Setup]:
     """Yield one plan of Llama 3 70B, and one change of it."""
-    stops: dict[str, Iterable[Any]] = {knob.name: knob.stops for knob in cluster.KNOBS}
+    stops: dict[str, Iterable[Any]] = {control.name: control.stops for control in cluster.CONTROLS}
     fewer = {
         "gpus": (128, 256, 1024, 2048),
         "global_batch": (256, 1024, 2048),
@@ -131,7 +131,7 @@ def cluster_setups() -> Iterator[Setup]:
 
 def whole(screen: str, setup: Mapping[str, Any]) -> Setup:
     """Return a set-up with what the page begins with where nothing is set."""
-    return {**{knob.name: knob.first for knob in KNOBS[screen]}, **setup}
+    return {**{control.name: control.first for control in CONTROLS[screen]}, **setup}
 
 
 def key(screen: str, setup: Mapping[str, Any]) -> str:
@@ -144,14 +144,16 @@ def key(screen: str, setup: Mapping[str, Any]) -> str:
 def answers(each: Callable[[list], Iterable]) -> Setup:
     """Return all answers by screen and key; `each` goes through a list, and may say how far it is."""
     asked = [(screen, setup) for screen, setups in grid().items() for setup in setups]
-    found: Setup = {screen: {} for screen in KNOBS}
+    found: Setup = {screen: {} for screen in CONTROLS}
     for screen, setup in each(asked):
         try:
             found[screen][key(screen, setup)] = SCREENS[screen](setup)
         except UserError as error:
             found[screen][key(screen, setup)] = {"error": str(error)}
     guessed = {question.name: every_guess(question) for question in each(list(questions()))}
-    settings = {screen: [setting(screen, knob) for knob in knobs] for screen, knobs in KNOBS.items()}
+    settings = {
+        screen: [setting(screen, control) for control in controls] for screen, controls in CONTROLS.items()
+    }
     return found | {
         "predict": {"": guesses.answer({})},
         "guesses": guessed,
@@ -160,10 +162,12 @@ def answers(each: Callable[[list], Iterable]) -> Setup:
     }
 
 
-def setting(screen: str, knob: Knob) -> list[Any]:
-    """Return a knob's name, what it begins with, and, where any number may be set, those that are asked."""
-    numbers = {whole(screen, setup)[knob.name] for setup in grid()[screen]} if knob.kind == "number" else ()
-    return [knob.name, knob.first, sorted(numbers)]
+def setting(screen: str, control: Control) -> list[Any]:
+    """Return a control's name, what it begins with and, where any number may be set, those that are asked."""
+    numbers = (
+        {whole(screen, setup)[control.name] for setup in grid()[screen]} if control.kind == "number" else ()
+    )
+    return [control.name, control.first, sorted(numbers)]
 
 
 def every_guess(question: Question) -> Setup:

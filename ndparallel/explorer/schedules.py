@@ -10,7 +10,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.drawing.schedule_picture import peaks
-from ndparallel.explorer.setup import Knob, checked, command, stops
+from ndparallel.explorer.setup import Control, checked, command, stops
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.checker import explain, run_ranks, waits_for
@@ -19,14 +19,14 @@ from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
 
 PIPELINE, TIMES = "the pipeline", "seconds of an action, for all of a GPU's layers"
-KNOBS = (
-    Knob("stages", "--stages", (2, 3, 4, 6, 8), 4, "GPUs in the pipeline", PIPELINE),
-    Knob("microbatches", "--microbatches", (2, 4, 6, 8, 12, 16), 8, "parts of the batch", PIPELINE),
-    Knob("forward", "--forward", (0.5, 1, 1.5, 2), 1, "F, forward", TIMES, usual=1),
-    Knob(
+CONTROLS = (
+    Control("stages", "--stages", (2, 3, 4, 6, 8), 4, "GPUs in the pipeline", PIPELINE),
+    Control("microbatches", "--microbatches", (2, 4, 6, 8, 12, 16), 8, "parts of the batch", PIPELINE),
+    Control("forward", "--forward", (0.5, 1, 1.5, 2), 1, "F, forward", TIMES, usual=1),
+    Control(
         "backward_input", "--backward-input", (0.5, 1, 1.5, 2), 1, "I, gradient of the input", TIMES, usual=1
     ),
-    Knob(
+    Control(
         "backward_weight",
         "--backward-weight",
         (0.5, 1, 1.5, 2),
@@ -35,7 +35,7 @@ KNOBS = (
         TIMES,
         usual=1,
     ),
-    Knob("p2p", "--p2p", (0, 0.1, 0.25, 0.5), 0, "a message", TIMES, usual=0),
+    Control("p2p", "--p2p", (0, 0.1, 0.25, 0.5), 0, "a message", TIMES, usual=0),
 )
 PROGRAM, GOAL = "ndparallel schedule", "1f1b"
 TOO_LONG = "naive"  # for one scale with the others
@@ -45,11 +45,13 @@ OPS = "FBIW"
 def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Time every schedule that can be written for these sizes, and what the reader has placed."""
     placed = str(given.get("mine", ""))
-    setup = checked(KNOBS, {name: value for name, value in given.items() if name != "mine"})
+    setup = checked(CONTROLS, {name: value for name, value in given.items() if name != "mine"})
     timed, reasons = all_timed(setup)
     return {
-        "command": command(f"{PROGRAM} {' '.join(timing.schedule.name for timing in timed)}", KNOBS, setup),
-        "knobs": list(stops(KNOBS, setup, refusal)),
+        "command": command(
+            f"{PROGRAM} {' '.join(timing.schedule.name for timing in timed)}", CONTROLS, setup
+        ),
+        "controls": list(stops(CONTROLS, setup, refusal)),
         "schedules": [described(timing) for timing in timed],
         "reasons": reasons,
         "seconds": max(timing.makespan for timing in timed),

@@ -16,7 +16,7 @@ Refusal = Callable[[Mapping[str, Any]], str]  # why a set-up cannot be; nothing 
 
 
 @dataclass(frozen=True)
-class Knob:
+class Control:
     """One thing to set: its name on the page, its option, the values it may stop at, what it is in a few
     words, and the heading it stands under. The page begins with `first`; `usual` needs no option. Whole
     numbers from 1 to `most` may be set beside the stops."""
@@ -54,76 +54,83 @@ class Knob:
         }
 
 
-def checked(knobs: Sequence[Knob], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a value for every knob: what was given, or what the page begins with. Raises UserError for a
-    name that no knob has, or a value at which it has no stop."""
-    names = {knob.name for knob in knobs}
+def checked(controls: Sequence[Control], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a value for every control: what was given, or what the page begins with. Raises UserError for a
+    name that no control has, or a value at which it has no stop."""
+    names = {control.name for control in controls}
     for name in given:
         if name not in names:
             raise UserError(f"there is nothing to set that is called {str(name)[:MOST_WORD]!r}.")
-    return {knob.name: checked_value(knob, given.get(knob.name, knob.first)) for knob in knobs}
+    return {
+        control.name: checked_value(control, given.get(control.name, control.first)) for control in controls
+    }
 
 
-def checked_value(knob: Knob, value: Any) -> Any:
-    for each in knob.stops:
+def checked_value(control: Control, value: Any) -> Any:
+    for each in control.stops:
         if value == each and type(value) is type(each):
             return each
-    if type(value) is int and 1 <= value <= knob.most:
+    if type(value) is int and 1 <= value <= control.most:
         return value
-    if knob.most:
+    if control.most:
         raise UserError(
-            f"{knob.name} cannot be {str(value)[:MOST_WORD]!r}: it is a whole number from 1 to {knob.most:,}."
+            f"{control.name} cannot be {str(value)[:MOST_WORD]!r}: it is a whole number from 1 to "
+            f"{control.most:,}."
         )
-    stops = ", ".join(map(str, knob.stops))
-    raise UserError(f"{knob.name} cannot be {str(value)[:MOST_WORD]!r}: it is one of {stops}.")
+    stops = ", ".join(map(str, control.stops))
+    raise UserError(f"{control.name} cannot be {str(value)[:MOST_WORD]!r}: it is one of {stops}.")
 
 
-def command(program: str, knobs: Sequence[Knob], setup: Mapping[str, Any]) -> str:
+def command(program: str, controls: Sequence[Control], setup: Mapping[str, Any]) -> str:
     """Return the command line that prints the same numbers."""
-    return shlex.join([*program.split(), *words(knobs, setup)])
+    return shlex.join([*program.split(), *words(controls, setup)])
 
 
-def words(knobs: Sequence[Knob], setup: Mapping[str, Any]) -> list[str]:
-    return [word for knob in knobs for word in knob.words(setup[knob.name])]
+def words(controls: Sequence[Control], setup: Mapping[str, Any]) -> list[str]:
+    return [word for control in controls for word in control.words(setup[control.name])]
 
 
-def knobs_and_reason(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Refusal) -> dict[str, Any]:
-    """Return every knob with its stops; and of a set-up that cannot be, why, and what else could be set."""
+def controls_and_reason(
+    controls: Sequence[Control], setup: Mapping[str, Any], refusal: Refusal
+) -> dict[str, Any]:
+    """Return controls with their stops; and of a set-up that cannot be, why, and what else could be set."""
     reason = refusal(setup)
-    known: dict[str, Any] = {"knobs": list(stops(knobs, setup, refusal, reason))}
+    known: dict[str, Any] = {"controls": list(stops(controls, setup, refusal, reason))}
     if reason:
-        known |= {"reason": reason, "remedies": list(remedies(knobs, setup, refusal))}
+        known |= {"reason": reason, "remedies": list(remedies(controls, setup, refusal))}
     return known
 
 
 def stops(
-    knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Refusal, reason: str = ""
+    controls: Sequence[Control], setup: Mapping[str, Any], refusal: Refusal, reason: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """Yield every knob with its stops, and why it cannot stand there while all others stay; where all stand
-    now, that is `reason`."""
-    for knob in knobs:
-        here = setup[knob.name]
+    """Yield every control with its stops, and why it cannot stand there while all others stay; where all
+    stand now, that is `reason`."""
+    for control in controls:
+        here = setup[control.name]
         found = [
-            {"value": value, "reason": reason if value == here else refusal({**setup, knob.name: value})}
-            for value in with_value(knob, here)
+            {"value": value, "reason": reason if value == here else refusal({**setup, control.name: value})}
+            for value in with_value(control, here)
         ]
-        yield {**knob.as_dict(), "value": here, "stops": found}
+        yield {**control.as_dict(), "value": here, "stops": found}
 
 
-def remedies(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Refusal) -> Iterator[dict[str, Any]]:
-    """Yield what else could be moved, one knob alone, so that a set-up can be: to the nearest stop."""
-    for knob in knobs:
-        if knob.kind != "stops":
+def remedies(
+    controls: Sequence[Control], setup: Mapping[str, Any], refusal: Refusal
+) -> Iterator[dict[str, Any]]:
+    """Yield what else could be moved, one control alone, so that a set-up can be: to the nearest stop."""
+    for control in controls:
+        if control.kind != "stops":
             continue
-        here = knob.stops.index(setup[knob.name]) if setup[knob.name] in knob.stops else 0
-        nearest = sorted(knob.stops, key=lambda stop: abs(knob.stops.index(stop) - here))
-        legal = (stop for stop in nearest if not refusal({**setup, knob.name: stop}))
+        here = control.stops.index(setup[control.name]) if setup[control.name] in control.stops else 0
+        nearest = sorted(control.stops, key=lambda stop: abs(control.stops.index(stop) - here))
+        legal = (stop for stop in nearest if not refusal({**setup, control.name: stop}))
         if (stop := next(legal, None)) is not None:
-            yield {"name": knob.name, "value": stop}
+            yield {"name": control.name, "value": stop}
 
 
-def with_value(knob: Knob, value: Any) -> list[Any]:
-    """Return a knob's stops, and in its place among them a number that was set beside them."""
-    if not knob.stops or value in knob.stops:
-        return list(knob.stops)
-    return sorted([*knob.stops, value])
+def with_value(control: Control, value: Any) -> list[Any]:
+    """Return a control's stops, and in its place among them a number that was set beside them."""
+    if not control.stops or value in control.stops:
+        return list(control.stops)
+    return sorted([*control.stops, value])

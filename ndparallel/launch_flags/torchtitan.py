@@ -6,7 +6,6 @@ Idea   torchtitan's recipe is a Python function that returns a configuration: it
 Limit  The models that torchtitan has; a plan that it cannot run is refused.
 
 Glossary
-    HSDP       sharded over some data-parallel ranks, replicated over the others
     reshard    to free gathered weights after the forward pass (ZeRO-3); where they stay it is ZeRO-2
 """
 

@@ -98,6 +98,14 @@ class Schedule:
     def chunks(self) -> int:
         return self.layout.chunks
 
+    def completes(self, action: Action) -> bool:
+        """Return whether the gradients of the action's stage are complete after it."""
+        return self._last_by_stage[action.stage] == action
+
+    @cached_property
+    def _last_by_stage(self) -> dict[int, Action]:
+        return {action.stage: action for rank in self.actions for action in rank if action.op in "BW"}
+
     def steps(self, rank: int) -> list[list[Action]]:
         """Return the steps of `rank`, each one action or a fused pair."""
         actions, pairs = self.actions[rank], set(self.fused[rank])

@@ -96,7 +96,7 @@ def expected_goodput(cluster: FailureModel, interval_seconds: float) -> float:
 
 
 @dataclass
-class Life:
+class SimulatedRun:
     """What became of a training run, in seconds."""
 
     kept: float = 0.0
@@ -120,38 +120,42 @@ def simulate(
     work_seconds: float,
     seed: int | Sequence[int] = 0,
     most_failures: int = MOST_FAILURES,
-) -> Life:
+) -> SimulatedRun:
     """Train until so much work is kept, from failure to failure; a run that gets nowhere ends after
     `most_failures` of them."""
-    generator, life, restart = np.random.default_rng(seed), Life(), 0.0
-    while life.kept < work_seconds and life.failures < most_failures:
+    generator, run, restart = np.random.default_rng(seed), SimulatedRun(), 0.0
+    while run.kept < work_seconds and run.failures < most_failures:
         until_failure = float(generator.exponential(cluster.mtbf_seconds))
         if until_failure < restart:
-            life.restarts += until_failure
+            run.restarts += until_failure
         else:
-            life.restarts += restart
-            if train(cluster, interval_seconds, work_seconds, until_failure - restart, life):
+            run.restarts += restart
+            if train(cluster, interval_seconds, work_seconds, until_failure - restart, run):
                 break
-        life.failures += 1
+        run.failures += 1
         restart = cluster.restart_seconds
-    return life
+    return run
 
 
 def train(
-    cluster: FailureModel, interval_seconds: float, work_seconds: float, until_failure: float, life: Life
+    cluster: FailureModel,
+    interval_seconds: float,
+    work_seconds: float,
+    until_failure: float,
+    run: SimulatedRun,
 ) -> bool:
     """Train and checkpoint until the failure, or return True where the work is done before it. Quiet rounds
     pass all at once."""
     round_seconds = interval_seconds + cluster.checkpoint_seconds
-    wanted = (work_seconds - life.kept) / interval_seconds
+    wanted = (work_seconds - run.kept) / interval_seconds
     rounds = int(min(until_failure // round_seconds, wanted))
-    life.kept += rounds * interval_seconds
-    life.checkpoints += rounds * cluster.checkpoint_seconds
-    left, last = until_failure - rounds * round_seconds, work_seconds - life.kept
+    run.kept += rounds * interval_seconds
+    run.checkpoints += rounds * cluster.checkpoint_seconds
+    left, last = until_failure - rounds * round_seconds, work_seconds - run.kept
     if last < interval_seconds and last <= left:
-        life.kept = work_seconds
+        run.kept = work_seconds
         return True
-    life.lost += left
+    run.lost += left
     return False
 
 
@@ -173,7 +177,7 @@ def best_interval(cluster: FailureModel, seed: int = 0, step_seconds: float = 0.
     return intervals[best]
 
 
-def long_run(cluster: FailureModel, interval_seconds: float, seed: int) -> Life:
+def long_run(cluster: FailureModel, interval_seconds: float, seed: int) -> SimulatedRun:
     return simulate(cluster, interval_seconds, FAILURES_IN_A_RUN * cluster.mtbf_seconds, seed)
 
 
@@ -223,10 +227,11 @@ def simulated_duration(
     cluster: FailureModel, interval_seconds: float, work_days: float, seed: int
 ) -> Duration:
     """How long so many days of work take in RUNS simulated runs, however many failures one of them meets."""
-    lives = [
-        simulate(cluster, interval_seconds, work_days * DAY, [seed, run], FAR_BEYOND) for run in range(RUNS)
+    runs = [
+        simulate(cluster, interval_seconds, work_days * DAY, [seed, number], FAR_BEYOND)
+        for number in range(RUNS)
     ]
-    days = [life.elapsed / DAY for life in lives]
+    days = [run.elapsed / DAY for run in runs]
     shortest, longest = np.quantile(days, (0.05, 0.95))
-    failures = float(np.mean([life.failures for life in lives]))
+    failures = float(np.mean([run.failures for run in runs]))
     return Duration(work_days, float(np.mean(days)), float(shortest), float(longest), failures)

@@ -41,9 +41,13 @@ class GroupLinks:
     @cached_property
     def bandwidth(self):
         """Bytes a second that pass any point of the ring."""
-        inside = self.inside_bandwidth
-        across = self.across_bandwidth * larger(1, self.per_node * self.rail_share)
+        inside, across = self.inside_bandwidth, self.rails_bandwidth
         return either(self.nodes > 1, smaller(inside, across), inside)
+
+    @cached_property
+    def rails_bandwidth(self):
+        """Bytes a second that a node's ports send for one ring."""
+        return self.across_bandwidth * larger(1, self.per_node * self.rail_share)
 
     @cached_property
     def inside_bandwidth(self):
@@ -123,10 +127,9 @@ class GroupLinks:
     @cached_property
     def ring_use(self) -> PortUse:
         """How a ring uses a GPU's ports: those to other nodes share what crosses each node's border."""
-        across = self.across_bandwidth * larger(1, self.per_node * self.rail_share)
         return PortUse(
             self.bandwidth / self.inside_bandwidth if self.per_node > 1 else 0.0,
-            self.bandwidth / across if self.nodes > 1 else 0.0,
+            self.bandwidth / self.rails_bandwidth if self.nodes > 1 else 0.0,
         )
 
     @cached_property

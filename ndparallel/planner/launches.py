@@ -247,7 +247,7 @@ TORCH = (
     SmallKernel("rest of the norm", "mlp", True, f"{TITAN}, RMSNorm", launches=11),
     SmallKernel("gate", "mlp", True, f"{TITAN}: two gradients, a sum, silu, product", launches=5),
 )
-LEDGERS: dict[str, tuple[SmallKernel, ...]] = {
+SMALL_KERNELS: dict[str, tuple[SmallKernel, ...]] = {
     "": ROUTER,
     "megatron": MEGATRON + ROUTER,
     "megatron-core": MEGATRON_CORE + ROUTER,
@@ -256,6 +256,6 @@ LEDGERS: dict[str, tuple[SmallKernel, ...]] = {
 
 
 @lru_cache
-def small_kernels(ledger: str, of: str, backward: bool) -> tuple[SmallKernel, ...]:
-    """The kernels of a ledger in one part of a pass."""
-    return tuple(one for one in LEDGERS[ledger] if one.of == of and one.backward == backward)
+def small_kernels(software: str, of: str, backward: bool) -> tuple[SmallKernel, ...]:
+    """The small kernels of a software in one part of a pass."""
+    return tuple(one for one in SMALL_KERNELS[software] if one.of == of and one.backward == backward)

@@ -1,7 +1,7 @@
 """What the optimizer's step moves for each parameter, and what ZeRO-3 copies of it, as counted in the code.
 
-Idea   A step is bound by memory, so a ledger of bytes prices it. Gradients that are zeroed and divided before
-       they are summed are no part of it: see ndparallel.planner.step.parameter_kernels.
+Idea   A step is bound by memory, so the bytes of its kernels price it. Gradients that are zeroed and
+       divided before they are summed are no part of it: see ndparallel.planner.step.parameter_kernels.
 Limit  AdamW alone; its kernels are few and large, so their launches are not counted.
 
 Glossary
@@ -55,9 +55,9 @@ OPTIMIZERS: dict[str, tuple[OptimizerKernel, ...]] = {
 }
 
 
-def bytes_of(ledger: str) -> int:
-    """Bytes of all kernels of a ledger."""
-    return sum(kernel.moved for kernel in OPTIMIZERS[ledger])
+def bytes_of(optimizer: str) -> int:
+    """Bytes of all kernels of an optimizer."""
+    return sum(kernel.moved for kernel in OPTIMIZERS[optimizer])
 
 
 @dataclass(frozen=True)

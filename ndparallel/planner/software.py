@@ -34,7 +34,7 @@ MEGATRON_2021 = Stack(
     optimizer="megatron-2021",
     optimizer_bytes=bytes_of("megatron-2021"),
     launching="modules",
-    ledger="megatron",
+    small_kernels="megatron",
 )
 MEGATRON_2022 = replace(MEGATRON_2021, name="megatron-2022", tp_overlap="backward")
 # NVIDIA/TransformerEngine, pull request 1468: gates go to the experts' MLP, so that the large input of
@@ -55,7 +55,7 @@ MEGATRON_CORE = Stack(
     chooses_modules=True,
     pp_overlaps_chunks=True,
     launching="modules",
-    ledger="megatron-core",
+    small_kernels="megatron-core",
 )
 # fp8_param_gather by precision (src/megatron/bridge/training/mixed_precision.py)
 NEMO = replace(
@@ -108,7 +108,7 @@ TORCHTITAN = replace(
     attention="flash2",
     early_stop=True,
     selective=("half",),
-    ledger="torch",
+    small_kernels="torch",
     sharding="fsdp2",
     linear_cut_by=("tp",),  # torchtitan/models/qwen3_5/sharding.py
     # torch/distributed/tensor/experimental/_context_parallel/_attention.py, _ContextParallelOptions of 2.13,
@@ -118,7 +118,7 @@ TORCHTITAN = replace(
     shards_over_one="always",
 )
 TORCHTITAN_COMPILED = replace(
-    TORCHTITAN, name="torchtitan-compiled", fusion="compiled", launching="compiled", ledger=""
+    TORCHTITAN, name="torchtitan-compiled", fusion="compiled", launching="compiled", small_kernels=""
 )
 # PyTorch's ColwiseParallel makes a DTensor of each matrix's input for itself
 # (torch/distributed/tensor/parallel/style.py), so models that
@@ -146,7 +146,7 @@ PYTORCH_COMPILED = replace(
     logits_kept=9,
     logit_bytes=16,
     launching="compiled",
-    ledger="",
+    small_kernels="",
 )
 # Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped
 # weights are gathered at the end

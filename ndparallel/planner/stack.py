@@ -54,7 +54,7 @@ class KernelSettings:
     optimizer: str = "megatron-core"  # what its step consists of: one of OPTIMIZERS
     optimizer_bytes: int = bytes_of("megatron-core")  # that moves for each parameter of the rank's share
     launching: str = "none"
-    ledger: str = ""  # small kernels beside the lists': one of LEDGERS
+    small_kernels: str = ""  # beside those of the lists: one of SMALL_KERNELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +273,6 @@ class LessonSettings:
     grid: bool = False  # the loop is that of 4d_combined.py
     clips: bool = False  # gradients are clipped by their global norm, which all GPUs wait for
     bucket_bytes: float = 0.0  # the smallest bucket of gradients
-    unit_bytes: float = 0.0  # the smallest unit that FSDP gathers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.models.shape import SIZES, ModelShape
 from ndparallel.planner.plan_name import name_of, parsed_name
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.planner.software import find_stack
@@ -61,10 +61,9 @@ PLAIN = {
     "biases": ("qkv", "output", "mlp", "norm"),
     "tied_embeddings": True,
 }
-NAMES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
-BLOOM = dict(zip(NAMES, (70, 14336, 112, 112, 128, 57344, 250880)))
-NEMOTRON = dict(zip(NAMES, (96, 18432, 96, 8, 192, 73728, 256000)))
-MT_NLG = dict(zip(NAMES, (105, 20480, 128, 128, 160, 81920, 51200)))
+BLOOM = dict(zip(SIZES, (70, 14336, 112, 112, 128, 57344, 250880)))
+NEMOTRON = dict(zip(SIZES, (96, 18432, 96, 8, 192, 73728, 256000)))
+MT_NLG = dict(zip(SIZES, (105, 20480, 128, 128, 160, 81920, 51200)))
 
 LAYOUTS = (
     PublishedLayout(

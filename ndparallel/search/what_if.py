@@ -21,6 +21,7 @@ from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.legality import DTYPE_SPELLINGS, DTYPES
+from ndparallel.planner.models.shape import SIZES
 from ndparallel.planner.software import FP8_PARAM_GATHER, find_stack
 
 FORM = re.compile(r"\s*([\w-]+)\s*([*/=])\s*(\S.*?)\s*")
@@ -255,9 +256,7 @@ FIELDS: dict[str, Field] = {
     "gpus": Field(lambda at: at.gpus, lambda at, value: replace(at, gpus=value)),
     "sequence": of_job("sequence"),
     "global_batch": of_job("global_batch"),
-    **{
-        name: of_model(name) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
-    },
+    **{name: of_model(name) for name in SIZES},
     "peak": Field(bf16, with_peak, "FLOP/s"),
     "memory": of_hardware("memory_bytes", "bytes"),
     "memory_bandwidth": of_hardware("memory_bandwidth_bytes_per_second", "bytes per second", MEMORY_FRACTION),

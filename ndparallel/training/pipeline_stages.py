@@ -16,7 +16,7 @@ Glossary
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -104,9 +104,4 @@ class Stages:
 
     def completes(self, action: Action) -> bool:
         """Return whether the gradients of the action's stage are complete after it."""
-        return self.last[action.stage] == action
-
-    @cached_property
-    def last(self) -> dict[int, Action]:
-        """Return, by stage, the last action that adds to its weights' gradients."""
-        return {action.stage: action for action in self.schedule.actions[self.rank] if action.op in "BW"}
+        return self.schedule.completes(action)

@@ -64,16 +64,19 @@ def test_a_config_that_is_none_says_why(config, words):
         cluster.answer({"config": config, "model": "config.json"})
 
 
-def test_a_plan_that_cannot_be_says_why_and_still_has_its_knobs():
+def test_a_plan_that_cannot_be_says_why_and_still_has_its_controls():
     answer = cluster.answer({"tp": 3})
-    assert "cannot cut 64 heads" in answer["reason"] and answer["knobs"] and "row" not in answer
+    assert "cannot cut 64 heads" in answer["reason"] and answer["controls"] and "row" not in answer
 
 
-def test_any_plan_found_is_where_its_knobs_show_it():
+def test_any_plan_found_is_where_its_controls_show_it():
     question = cluster.question_of(SMALL)
     for found in search(question.job, 8, top=5).answers:
-        knobs = cluster.knobs_of(found.job, found.plan)
-        assert cluster.question_of(SMALL | knobs).job_and_plan({**question.setup, **knobs})[1] == found.plan
+        controls = cluster.controls_of(found.job, found.plan)
+        assert (
+            cluster.question_of(SMALL | controls).job_and_plan({**question.setup, **controls})[1]
+            == found.plan
+        )
 
 
 def test_a_search_answers_from_its_own_process_and_a_newer_one_ends_it():

@@ -71,16 +71,17 @@ def test_memory_over_time_reaches_the_peak_that_the_gpu_counted():
 def test_a_stop_that_cannot_be_says_what_the_command_would_say():
     answer = cut.answer({})
     stops = {
-        knob["name"]: {stop["value"]: stop["reason"] for stop in knob["stops"]} for knob in answer["knobs"]
+        control["name"]: {stop["value"]: stop["reason"] for stop in control["stops"]}
+        for control in answer["controls"]
     }
     assert "16" in stops["tp"][8] and stops["tp"][4] == ""
     assert stops["ep"][8].startswith("ep=8 does not divide dp=2, whose ranks the experts are spread over")
     assert "one GPU at work" in stops["microbatches"][1]
 
 
-def test_what_cannot_be_is_a_reason_and_still_has_its_knobs():
+def test_what_cannot_be_is_a_reason_and_still_has_its_controls():
     answer = cut.answer({"tp": 8})
-    assert "does not divide 8 GPUs" in answer["reason"] and answer["knobs"] and "row" not in answer
+    assert "does not divide 8 GPUs" in answer["reason"] and answer["controls"] and "row" not in answer
     assert {"name": "pp", "value": 1} in answer["remedies"]
     assert all(cut.answer({"tp": 8, each["name"]: each["value"]})["row"] for each in answer["remedies"])
 
@@ -90,7 +91,7 @@ def test_what_cannot_be_is_a_reason_and_still_has_its_knobs():
 )
 def test_only_stops_are_taken(setup):
     with pytest.raises(UserError) as error:
-        checked(cut.KNOBS, setup)
+        checked(cut.CONTROLS, setup)
     assert len(str(error.value)) < 300
 
 

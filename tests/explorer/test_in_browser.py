@@ -108,9 +108,9 @@ def test_the_numbers_on_the_page_are_the_commands(tab):
     assert tab.numbers() == [*wanted, "yes"]
 
 
-def test_a_knob_moves_the_page_and_back_undoes_it(tab):
+def test_a_control_moves_the_page_and_back_undoes_it(tab):
     before = tab.open("#cut").numbers()
-    tab.page.locator("#knob-zero-2").check(force=True)
+    tab.page.locator("#control-zero-2").check(force=True)
     after = tab.drawn().numbers()
     assert "zero=2" in tab.page.url and after != before
     tab.page.go_back()
@@ -123,7 +123,7 @@ def test_a_link_restores_what_was_set(tab):
     numbers = tab.open("#cut?pp=4&tp=1&schedule=zb-v&microbatches=8&batch=16").numbers()
     tab.page.reload()
     assert tab.drawn().numbers() == numbers
-    assert tab.page.locator("#knob-schedule").input_value() == "zb-v"
+    assert tab.page.locator("#control-schedule").input_value() == "zb-v"
 
 
 def test_waiting_is_hatched_and_every_part_of_the_step_is_named(tab):
@@ -156,7 +156,7 @@ def test_a_ring_begins_at_its_start_and_outlines_only_what_has_just_arrived(tab)
 def test_what_is_pinned_stands_in_the_link_and_is_compared(tab):
     tab.open("#cut?tp=4&pp=1")
     tab.page.locator("#pin").click()
-    tab.drawn().page.locator("#knob-order").select_option("pp-dp-ep-cp-tp")
+    tab.drawn().page.locator("#control-order").select_option("pp-dp-ep-cp-tp")
     tab.drawn().page.reload()
     pinned, shown = (cut.answer({"tp": 4, "pp": 1, **more})["cells"]["step"] for more in ({}, ACROSS))
     assert tab.drawn().numbers()[0] == shown
@@ -168,8 +168,8 @@ def test_what_is_pinned_stands_in_the_link_and_is_compared(tab):
 def test_a_pin_says_what_to_do_next_and_can_be_taken_away_from_any_set_up(tab):
     tab.open("#cut?tp=4&pp=1")
     tab.page.locator("#pin").click()
-    assert "Now turn a knob" in tab.drawn().page.locator("form").inner_text()
-    tab.page.locator("#knob-order").select_option("pp-dp-ep-cp-tp")
+    assert "Now change a setting" in tab.drawn().page.locator("form").inner_text()
+    tab.page.locator("#control-order").select_option("pp-dp-ep-cp-tp")
     assert tab.drawn().page.locator("#pin").inner_text() == "pin this one instead"
     tab.page.locator("#unpin").click()
     assert tab.drawn().page.locator(".ghost").count() == 0
@@ -214,10 +214,10 @@ def test_a_piece_says_what_it_is_beside_the_pointer_until_escape(tab):
 def test_a_stop_that_cannot_be_says_why_and_changes_nothing(tab):
     tab.open("#cut")
     address = tab.page.url
-    tab.page.locator("#knob-tp-8").click(force=True)
+    tab.page.locator("#control-tp-8").click(force=True)
     tab.page.locator("#remedy-pp").wait_for()
     assert "does not divide 8 GPUs" in tab.page.locator("#said").inner_text() and tab.page.url == address
-    assert tab.page.locator("#knob-tp-2").is_checked()
+    assert tab.page.locator("#control-tp-2").is_checked()
     tab.page.locator("#remedy-pp").click()
     assert "--tp 8" in tab.drawn().page.locator("#command").inner_text()
 
@@ -228,7 +228,7 @@ def test_only_the_answer_to_the_newest_question_is_shown(tab):
         tab.page.evaluate(f"go('cut', {{zero: {zero}}})")
     cells = cut.answer({"zero": 3})["cells"]
     assert tab.drawn().numbers()[0] == cells["step"]
-    assert tab.page.locator("#knob-zero-3").is_checked()
+    assert tab.page.locator("#control-zero-3").is_checked()
 
 
 def test_a_search_shows_its_way_and_its_best_plan_can_be_shown(tab):
@@ -238,8 +238,8 @@ def test_a_search_shows_its_way_and_its_best_plan_can_be_shown(tab):
     plan = tab.page.locator("#plans td").first.inner_text()
     tab.page.locator("#plan-0").click()
     assert plan.split(",")[0] in tab.drawn().page.locator("main section > p").first.inner_text()
-    tab.page.locator("#knob-gpus").fill("2048")
-    tab.page.locator("#knob-gpus").press("Enter")
+    tab.page.locator("#control-gpus").fill("2048")
+    tab.page.locator("#control-gpus").press("Enter")
     tab.drawn().page.locator("#search").click()
     tab.page.locator("#end-search").click()
     assert tab.page.locator("#search").count() == 1
@@ -453,9 +453,9 @@ def test_the_saved_page_needs_no_server_and_greys_what_it_does_not_hold(tab):
     tab.page.goto(f"{tab.address}#cut")
     numbers = tab.drawn().numbers()
     assert numbers[0] == cut.answer({})["cells"]["step"]
-    tab.page.locator("#knob-zero-2").check(force=True)
+    tab.page.locator("#control-zero-2").check(force=True)
     assert tab.drawn().numbers() != numbers
-    tab.page.locator("#knob-gpus-4").click(force=True)
+    tab.page.locator("#control-gpus-4").click(force=True)
     assert "holds no run" in tab.page.locator("#said").inner_text() and "gpus=" not in tab.page.url
     for screen in PAGES:
         tab.page.locator(f"#tab-{screen}").click()

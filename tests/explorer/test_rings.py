@@ -39,7 +39,7 @@ def test_sizes_are_written_as_people_write_them_and_are_what_they_say():
 
 
 def test_every_gpu_that_can_be_chosen_exists():
-    hardware = next(knob for knob in rings.answer({})["knobs"] if knob["name"] == "hardware")
+    hardware = next(control for control in rings.answer({})["controls"] if control["name"] == "hardware")
     assert [stop["reason"] for stop in hardware["stops"]] == [""] * 5
 
 
@@ -54,7 +54,7 @@ def test_a_ring_of_four_sums_in_three_hops_and_hands_on_in_three():
 
 def test_an_algorithm_that_cannot_be_had_says_why():
     answer = rings.answer({"algorithm": "hierarchical", "ranks": 4, "gpus_per_node": 8})
-    assert "needs several nodes" in answer["reason"] and answer["knobs"]
+    assert "needs several nodes" in answer["reason"] and answer["controls"]
 
 
 def test_of_an_algorithm_that_a_collective_has_not_its_first_is_shown():

@@ -1,4 +1,4 @@
-"""Claims about goodput: published intervals, a life worked out by hand, a simulation that agrees with a
+"""Claims about goodput: published intervals, a run worked out by hand, a simulation that agrees with a
 theory it does not know."""
 
 import json
@@ -72,9 +72,9 @@ def test_a_life_worked_out_by_hand(monkeypatch):
         "default_rng",
         lambda seed: type("Gaps", (), {"exponential": lambda self, mean: next(gaps)})(),
     )
-    life = simulate(machine(1.0, 2.0, 5.0), 10.0, 45.0)
-    assert (life.kept, life.checkpoints, life.lost, life.restarts, life.failures) == (45, 8, 6, 3 + 5 + 5, 3)
-    assert life.elapsed == 30 + 3 + 17 + (5 + 12 + 5)
+    run = simulate(machine(1.0, 2.0, 5.0), 10.0, 45.0)
+    assert (run.kept, run.checkpoints, run.lost, run.restarts, run.failures) == (45, 8, 6, 3 + 5 + 5, 3)
+    assert run.elapsed == 30 + 3 + 17 + (5 + 12 + 5)
 
 
 @pytest.mark.parametrize("restart", [0.0, 0.3])

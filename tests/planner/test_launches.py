@@ -7,7 +7,7 @@ import pytest
 
 from ndparallel.hardware.accelerator import find_hardware, host_launch
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.launches import LEDGERS, MODULE, launches_of
+from ndparallel.planner.launches import MODULE, SMALL_KERNELS, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import PASSES, CollectiveOp
@@ -46,7 +46,9 @@ def test_plain_torch_launches_29_kernels_more_than_the_list_has_forward_and_44_b
     """torchtitan's Llama: 7 and 11 of each norm's operators, 2 and 6 of the two small matrices, 9 and 9 of
     rotary positions, 2 and 2 that repeat keys and values, 2 and 5 of the gate."""
     more = {
-        way: sum(each.launches for each in LEDGERS["torch"] if each.backward == way and each.of in HALVES)
+        way: sum(
+            each.launches for each in SMALL_KERNELS["torch"] if each.backward == way and each.of in HALVES
+        )
         for way in (False, True)
     }
     assert more == {False: 2 * 7 + 2 + 9 + 2 + 2, True: 2 * 11 + 6 + 9 + 2 + 5}
@@ -72,7 +74,7 @@ def test_permutations_launch_what_megatron_core_and_transformer_engine_have_in_e
     counted = {
         (way, backward): sum(
             each.launches
-            for each in LEDGERS["megatron-core"]
+            for each in SMALL_KERNELS["megatron-core"]
             if each.name == "permute" and each.when == way and each.backward == backward
         )
         for way in PERMUTATIONS
@@ -131,7 +133,7 @@ def test_a_grace_cpu_launches_more_slowly_than_a_xeon():
 
 
 def test_every_small_kernel_says_where_the_code_launches_it():
-    kernels = [kernel for ledger in LEDGERS.values() for kernel in ledger]
+    kernels = [kernel for kernels in SMALL_KERNELS.values() for kernel in kernels]
     assert len(kernels) > 30
     for kernel in kernels:
         assert kernel.source and (kernel.launches or kernel.calls or kernel.waits)

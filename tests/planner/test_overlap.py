@@ -24,7 +24,7 @@ from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.action_seconds import ActionSeconds
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, slowest_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
-from ndparallel.planner.step.streams import MemoryLedger, MemoryLedgers, StreamClock
+from ndparallel.planner.step.streams import MemoryCounter, MemoryCounters, StreamClock
 from ndparallel.planner.step.tail import gradients_tail, reduce_in_slack, step_tail
 
 FORWARD, BACKWARD = 1.0, 2.0
@@ -288,15 +288,15 @@ def test_gradients_start_when_the_last_pass_of_their_stage_has_passed_them(reduc
 
 
 def test_memory_that_holds_a_byte_has_a_peak():
-    memory = MemoryLedger()
+    memory = MemoryCounter()
     memory.hold("buffers", 1)
     memory.hold("buffers", -1)
     assert (memory.peak, memory.total) == ({"buffers": 1}, 0)
 
 
-@pytest.mark.parametrize(("ledger", "one"), [(MemoryLedger, 1), (MemoryLedgers, np.ones(2))])
-def test_of_equal_peaks_the_first_is_kept(ledger, one):
-    memory = ledger()
+@pytest.mark.parametrize(("counter", "one"), [(MemoryCounter, 1), (MemoryCounters, np.ones(2))])
+def test_of_equal_peaks_the_first_is_kept(counter, one):
+    memory = counter()
     for kind in ("activations", "buffers"):
         memory.hold(kind, one)
         memory.hold(kind, -one)

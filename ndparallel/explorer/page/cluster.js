@@ -5,8 +5,8 @@ const found = {}; // by the search's command: what it found
 let search = null; // the one that runs: its command, and how far it is
 
 async function showCluster(screen, setup) {
-  const { config, ...knobs } = setup;
-  const answer = await answerFor("cluster", { ...typed(knobs), ...(config ? { config } : {}) });
+  const { config, ...values } = setup;
+  const answer = await answerFor("cluster", { ...typed(values), ...(config ? { config } : {}) });
   if (!answer) return;
   if (answer.found) found[answer.found.command] = answer.found;
   if (search && search.command !== answer.search) endSearch();
@@ -18,7 +18,7 @@ async function showCluster(screen, setup) {
     element(
       "div",
       { class: "columns" },
-      controls("cluster", answer.knobs, setup, answer, SAVED ? null : drop(setup)),
+      form("cluster", answer.controls, setup, answer, SAVED ? null : drop(setup)),
       element(
         "section",
         {},
@@ -109,7 +109,7 @@ function drop(setup) {
   });
   return element(
     "label",
-    { class: "knob" },
+    { class: "control" },
     element("span", { class: "what" }, "a model's config.json: choose it, or drop it on this page"),
     input,
   );
@@ -193,13 +193,13 @@ function plans(command, setup) {
 
 function planTable(rows, setup) {
   const names = Object.keys(rows[0].cells);
-  const line = ({ plan, cells, setup: knobs, remark }, at) => [
+  const line = ({ plan, cells, setup: values, remark }, at) => [
     element("td", {}, plan, remark ? element("strong", {}, ` (${remark})`) : null),
     ...names.map((name) => cells[name]),
     element(
       "td",
       {},
-      button(`plan-${at}`, "show", () => go("cluster", { ...setup, ...knobs }), { "aria-label": `show ${plan}` }),
+      button(`plan-${at}`, "show", () => go("cluster", { ...setup, ...values }), { "aria-label": `show ${plan}` }),
     ),
   ];
   return table(["plan", ...names, element("td")], rows.map(line));

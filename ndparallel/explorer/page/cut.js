@@ -1,4 +1,4 @@
-// "Cut it": one layout of GPUs. All knobs at the left; what the step is made of, where the GPUs stand and what they hold
+// "Cut it": one layout of GPUs. All controls at the left; what the step is made of, where the GPUs stand and what they hold
 // at the right.
 
 const CELLS = [
@@ -19,7 +19,7 @@ async function showCut(screen, setup) {
       element(
         "div",
         { class: "columns" },
-        controls("cut", answer.knobs, setup, answer),
+        form("cut", answer.controls, setup, answer),
         answer.row ? cutStep(answer) : reasonWhy("cut", setup, answer),
       ),
     );

@@ -9,7 +9,7 @@ async function showRing(screen, setup) {
   const right = answer.reason
     ? element("p", { class: "reason" }, answer.reason)
     : element("section", {}, hopByHop(answer, setup, shown), element("div", { class: "boards" }, algorithms(answer), crossover(answer)));
-  put(screen, element("div", { class: "columns" }, controls("ring", answer.knobs, sizes, answer), right));
+  put(screen, element("div", { class: "columns" }, form("ring", answer.controls, sizes, answer), right));
 }
 
 function hopByHop(answer, setup, shown) {

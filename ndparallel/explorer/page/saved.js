@@ -32,18 +32,18 @@ async function askInside(screen, question) {
   const found = !mine && !config && answers[key(setup)];
   if (!found) return { error: NOT_SAVED };
   const answer = inside.unfolded(found);
-  if (answer.knobs)
-    answer.knobs = answer.knobs.map((knob, at) =>
-      onlySaved(knob, settings[at]?.[2] || [], (value) => answers[key({ ...setup, [knob.name]: value })]),
+  if (answer.controls)
+    answer.controls = answer.controls.map((control, at) =>
+      onlySaved(control, settings[at]?.[2] || [], (value) => answers[key({ ...setup, [control.name]: value })]),
     );
   return screen === "cluster" ? { ...answer, found: inside.unfolded(inside.part("found")) } : answer;
 }
 
-// A knob with those stops that there is an answer for; where any number might be set, a list of those that are there.
-function onlySaved(knob, numbers, there) {
-  const stops = knob.kind === "number" ? numbers.map((value) => ({ value, reason: "" })) : knob.stops;
+// A control with those stops that there is an answer for; where any number might be set, a list of those that are there.
+function onlySaved(control, numbers, there) {
+  const stops = control.kind === "number" ? numbers.map((value) => ({ value, reason: "" })) : control.stops;
   const kept = stops.map((stop) => (there(stop.value) ? stop : { ...stop, reason: stop.reason || NOT_SAVED, absent: !stop.reason }));
-  return { ...knob, kind: knob.kind === "number" ? "words" : knob.kind, stops: kept };
+  return { ...control, kind: control.kind === "number" ? "words" : control.kind, stops: kept };
 }
 
 function guessed(inside, { question, guess }) {

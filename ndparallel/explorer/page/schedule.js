@@ -12,7 +12,7 @@ async function showSchedule(screen, setup) {
     element(
       "div",
       { class: "columns" },
-      controls("schedule", answer.knobs, setup, answer),
+      form("schedule", answer.controls, setup, answer),
       element(
         "section",
         {},

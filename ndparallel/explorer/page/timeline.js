@@ -18,7 +18,7 @@ async function showTimeline(screen, setup) {
       "h2",
       {},
       `${answer.row.name}: ${answer.cells.step} `,
-      element("a", { class: "after", href: address("cut", cut) }, "turn its knobs"),
+      element("a", { class: "after", href: address("cut", cut) }, "change its settings"),
     ),
     zoomButtons(whole, shown, zoomTo),
     moment(answer, picture, shown),

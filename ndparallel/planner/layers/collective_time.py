@@ -104,12 +104,10 @@ def _few_bytes(nbytes, links: GroupLinks):
 
 def _all_to_all(nbytes, links: GroupLinks):
     """Every rank sends as much to each: inside over the node's links, across over its own rail."""
-    each, hardware = nbytes / links.ranks, links.hardware
+    each = nbytes / links.ranks
     inside = each * (links.per_node - 1) / links.inside_bandwidth
     across = each * (links.ranks - links.per_node) / links.spread_bandwidth
-    return larger(inside, across) + either(
-        links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds
-    )
+    return larger(inside, across) + links.hop_latency
 
 
 _BY_NAME = {

@@ -64,10 +64,9 @@ def missed(shares: list[float], experts: Experts) -> float:
 def dispatch_seconds(nbytes, experts: Experts, links: GroupLinks):
     """Seconds of an all_to_all whose rows, of top_k experts each, cross to a node once, and are copied on
     inside it to each rank once (DeepEP, HybridEP)."""
-    hardware, tokens = links.hardware, nbytes / experts.top_k
+    tokens = nbytes / experts.top_k
     crossing = distinct(links.nodes, experts) * (links.nodes - 1) / links.nodes
     copied = distinct(links.ranks, experts) * (links.per_node - 1) / links.per_node
     across = tokens * crossing / links.spread_bandwidth
     inside = tokens * copied / links.inside_bandwidth
-    latency = either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
-    return either(links.ranks > 1, START_SECONDS + latency + larger(inside, across), 0.0)
+    return either(links.ranks > 1, START_SECONDS + links.hop_latency + larger(inside, across), 0.0)

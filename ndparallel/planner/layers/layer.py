@@ -14,6 +14,7 @@ from ndparallel.planner.layers.casts import Casts
 from ndparallel.planner.layers.ends import ModelEnds
 from ndparallel.planner.layers.experts.half import ExpertLists
 from ndparallel.planner.layers.frozen import FrozenLists
+from ndparallel.planner.layers.layer_kernels import writer
 from ndparallel.planner.layers.mlp import MLPLists
 from ndparallel.planner.layers.operations import Layer
 from ndparallel.planner.layers.parts import LayerParts
@@ -24,48 +25,31 @@ from ndparallel.planner.stages import has_experts, has_window, is_linear
 class LayerLists(LayerParts):
     """Writes the lists of one kind of layer for one share and one stack."""
 
+    windowed = writer(AttentionLists)
+    linear = writer(LinearAttentionLists)
+    mlp = writer(MLPLists)
+    experts = writer(ExpertLists)
+    ends = writer(ModelEnds)
+    casts = writer(Casts)
+
     @cached_property
     def attention(self) -> AttentionLists:
         """Attention to the whole sequence."""
         return AttentionLists(self.shape.without_window, self.share, self.stack)
 
     @cached_property
-    def windowed(self) -> AttentionLists:
-        return AttentionLists(*self.given)
+    def recomputed(self) -> Recomputation:
+        return Recomputation(*self.given, self.experts)
 
     @cached_property
-    def linear(self) -> LinearAttentionLists:
-        return LinearAttentionLists(*self.given)
+    def frozen(self) -> FrozenLists | None:
+        return FrozenLists(self.shape, self.share.adapters) if self.share.adapters else None
 
     def mixer(self, kind: str) -> Mixer:
         """What mixes a layer's tokens."""
         if is_linear(kind):
             return self.linear
         return self.windowed if has_window(kind) else self.attention
-
-    @cached_property
-    def mlp(self) -> MLPLists:
-        return MLPLists(*self.given)
-
-    @cached_property
-    def experts(self) -> ExpertLists:
-        return ExpertLists(*self.given)
-
-    @cached_property
-    def ends(self) -> ModelEnds:
-        return ModelEnds(*self.given)
-
-    @cached_property
-    def recomputed(self) -> Recomputation:
-        return Recomputation(*self.given, self.experts)
-
-    @cached_property
-    def casts(self) -> Casts:
-        return Casts(*self.given)
-
-    @cached_property
-    def frozen(self) -> FrozenLists | None:
-        return FrozenLists(self.shape, self.share.adapters) if self.share.adapters else None
 
     @cached_property
     def units(self) -> dict[tuple[str, str], Layer]:
@@ -92,7 +76,7 @@ class LayerLists(LayerParts):
 
     def layer(self, kind: str, recompute: str) -> Layer:
         mixer = self.mixer(kind)
-        half, small = self.experts if has_experts(kind) else self.mlp, self.ledger.of_part
+        half, small = self.experts if has_experts(kind) else self.mlp, self.small_kernels.of_part
         part = "linear attention" if is_linear(kind) else "attention"
         forward = mixer.forward + small(part, False), half.forward + small("mlp", False)
         backward = half.backward + mixer.backward + small("mlp", True) + small(part, True)

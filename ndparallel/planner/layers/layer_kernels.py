@@ -7,9 +7,10 @@ Limit  Biases and norms' weights are not priced.
 Glossary: see `ndparallel.planner.layers.operations`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from gpu import Operation
 from ndparallel.model import costs
@@ -22,6 +23,7 @@ from ndparallel.planner.stack import Stack
 
 TO_RANKS = ("query_down", "kv_down")  # from hidden to latent attention's ranks
 KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8
+Writer = TypeVar("Writer")
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,11 @@ class LayerKernels:
             matrix._replace(outputs=matrix.outputs + copies) if matrix.name == "qkv" else matrix
             for matrix in matrices
         )
+
+
+def writer(kind: Callable[[ModelShape, Share, Stack], Writer]) -> cached_property[Writer]:
+    """What else writes lists of the same layer, made when it is first asked for."""
+    return cached_property(lambda lists: kind(*lists.given))
 
 
 def matmul_shape(side: str, rows, inputs, outputs) -> tuple[Any, Any, Any]:

@@ -1,16 +1,14 @@
 """The pieces that lists of layers are made of: norms, residuals, and the gradients of weights.
 
 Idea   Attention, MLP and experts are written with these words, with those of tensor parallelism, and with the
-       ledger's small kernels.
+       software's small kernels.
 
 Glossary: see `ndparallel.planner.layers.operations`.
 """
 
-from functools import cached_property
-
 from gpu import Operation
-from ndparallel.planner.layers.layer_kernels import LayerKernels
-from ndparallel.planner.layers.ledger_kernels import LedgerKernels
+from ndparallel.planner.layers.layer_kernels import LayerKernels, writer
+from ndparallel.planner.layers.small_kernels import SmallKernelLists
 from ndparallel.planner.layers.tensor_parallel import TensorParallelLists
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.models.shape import NORM_PLACES
@@ -21,13 +19,8 @@ ATTENTION, MLP = 0, 1  # the halves of a layer
 class LayerParts(LayerKernels):
     """Pieces of the lists for one share and one stack."""
 
-    @cached_property
-    def tp(self) -> TensorParallelLists:
-        return TensorParallelLists(*self.given)
-
-    @cached_property
-    def ledger(self) -> LedgerKernels:
-        return LedgerKernels(*self.given)
+    tp = writer(TensorParallelLists)
+    small_kernels = writer(SmallKernelLists)
 
     def norms_before(self, half: int, backward: bool) -> list[Operation]:
         """What a half of a layer (0 attention, 1 MLP) begins with: its norm, wherever among its matrices,

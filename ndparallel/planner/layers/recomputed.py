@@ -26,7 +26,7 @@ class Recomputation(LayerParts):
         """What runs again of both halves before the backward pass; `mixer` writes the first one."""
         if recompute == "full":
             needed = mlp[: _last_matmul(mlp)] if self.stack.early_stop else mlp
-            return self.ledger.of_part("recompute", False) + attention + needed
+            return self.small_kernels.of_part("recompute", False) + attention + needed
         modules = self.stack.selective if recompute == "selective" else ()
         return [item for module in modules for item in self.module(module, mixer, attention, mlp)]
 

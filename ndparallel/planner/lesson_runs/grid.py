@@ -31,7 +31,7 @@ from ndparallel.planner.lesson_runs.optimizer import global_norm, norm_over_pp, 
 from ndparallel.planner.lesson_runs.stage_units import PASSES
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.step.overlap import BucketCost, begin, finish, gather_in_turn
-from ndparallel.planner.step.streams import Item, MemoryLedgers, StreamClock
+from ndparallel.planner.step.streams import Item, MemoryCounters, StreamClock
 
 IN_PICTURES = PASSES | {"I": "input"}
 WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
@@ -119,7 +119,7 @@ class GridRank:
     @cached_property
     def streams(self) -> StreamClock:
         streams = StreamClock(self.machine, np.zeros(len(self.machine.members)))
-        streams.memory = MemoryLedgers() if self.work.job.token_counts else streams.memory
+        streams.memory = MemoryCounters() if self.work.job.token_counts else streams.memory
         streams.run(self.work.states(self.rank))
         return streams
 
@@ -203,16 +203,11 @@ class GridRank:
         if zero == 3 and action.op != "W":
             self.gathered.discard(id(bucket))
             self.streams.memory.hold("buffers", -bucket.whole_bytes[0])
-        if action.op in "BW" and (zero >= 2 or self.last[action.stage] == action):
+        if action.op in "BW" and (zero >= 2 or self.schedule.completes(action)):
             self.streams.run(bucket.shared)
             self.allocated.discard(id(bucket))
             begin(self.streams, bucket.reduce)
             self.on_their_way[id(bucket)] = bucket
-
-    @cached_property
-    def last(self) -> dict[int, Action]:
-        """The action that completes the weights' gradients, by stage."""
-        return {action.stage: action for action in self.schedule.actions[self.rank] if action.op in "BW"}
 
     def wait_for_gradients(self, bucket: BucketCost) -> None:
         if self.on_their_way.pop(id(bucket), None):

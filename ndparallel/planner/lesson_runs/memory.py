@@ -5,20 +5,20 @@ from functools import cache, partial
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.planner.layers.operations import Hold
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.step.streams import Item, MemoryLedger
+from ndparallel.planner.step.streams import Item, MemoryCounter
 
 
 def most_held(work: ExecutedWorkload, rank: int, schedule: Schedule) -> dict[str, float]:
     """Bytes by kind when the rank of a pipeline holds most: its actions, one after another."""
-    ledger, held = MemoryLedger(), cache(partial(holds, work))
-    ledger.run(work.states(rank))
+    counter, held = MemoryCounter(), cache(partial(holds, work))
+    counter.run(work.states(rank))
     whole = {stage: whole_gradients(work, stage) for stage in work.plan.layout.stages_of(rank)}
     for step in schedule.steps(rank):
         for op, stage, _ in step:  # from a stage's first backward pass on they are there
-            ledger.run(whole.pop(stage, ()) if op != "F" else ())
+            counter.run(whole.pop(stage, ()) if op != "F" else ())
         for op, stage, _ in step:
-            ledger.run(held(op, stage))
-    return ledger.peak
+            counter.run(held(op, stage))
+    return counter.peak
 
 
 def holds(work: ExecutedWorkload, op: str, stage: int) -> list[Item]:

@@ -153,9 +153,9 @@ class StageUnits:
         return self.rank.passes("block", deferred=op in "IW", rows=rows)[PASSES[op]]
 
     def runs(self, stage: int) -> list[list[str]]:
-        """Runs of whole units of at least the stack's smallest bucket, the last unit's first."""
-        stack = self.job.stack
-        least = stack.unit_bytes if self.plan.zero == 3 and not self.on_grid else stack.bucket_bytes
+        """Runs of whole units of at least the stack's smallest bucket, the last unit's first. Without a
+        grid FSDP gathers each unit by itself."""
+        least = 0 if self.plan.zero == 3 and not self.on_grid else self.job.stack.bucket_bytes
         runs: list[list[str]] = [[]]
         for kind in reversed(self.kinds[stage]):
             if runs[-1] and self.whole(runs[-1]) >= least:

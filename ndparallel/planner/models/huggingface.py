@@ -6,7 +6,6 @@ Limit  Only the families listed there. Weights are not looked at, so what the fi
 
 Glossary
     text_config    where a model that also sees or hears keeps its language model
-    MTP            multi-token prediction: layers beside the model that predict tokens further ahead
 """
 
 import json

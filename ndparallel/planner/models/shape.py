@@ -34,6 +34,7 @@ from ndparallel.planner.models.matrices import Linear, count
 from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.sizes import checked_choice, checked_size, checked_sizes, near_divisors
 
+SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")  # that every model has
 # activation: does it multiply with a gate, a third matrix?
 GATED = {"gelu": False, "relu": False, "relu2": False, "swiglu": True, "geglu": True}
 NORMS = ("layernorm", "rmsnorm")
@@ -150,7 +151,7 @@ class ModelShape:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        checked_sizes(self, ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"))
+        checked_sizes(self, SIZES)
         for name, choices in CHOICES.items():
             checked_choice(getattr(self, name), name, choices)
         for bias in self.biases:

@@ -172,11 +172,6 @@ class PipelineJournal(StageMessages):
     def all_buckets(self) -> list[BucketCost]:
         return [bucket for buckets in self.buckets.values() for bucket in buckets]
 
-    @cached_property
-    def last(self) -> dict[int, Action]:
-        """The action that completes the weights' gradients, by stage."""
-        return {action.stage: action for action in self.schedule.actions[self.rank] if action.op in "BW"}
-
     @property
     def keeps_weights(self) -> bool:
         return bool(keeps_weights(self.work.job, self.plan))
@@ -223,7 +218,7 @@ class PipelineJournal(StageMessages):
     def reduce(self, action: Action, bucket: BucketCost) -> None:
         """ZeRO-2 reduces gradients after every microbatch, DDP and ZeRO-1 once they are complete."""
         every = self.plan.zero == 2 and action.op in "BW"
-        if every or (self.plan.zero < 2 and action == self.last[action.stage]):
+        if every or (self.plan.zero < 2 and self.schedule.completes(action)):
             begin_reduce(self.streams, bucket, self.stack.dp_overlap)
         if every and not self.stack.dp_overlap:
             self.streams.run(bucket.reduce)

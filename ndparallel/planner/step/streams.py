@@ -68,7 +68,7 @@ class Machine(Protocol):
     def rounds(self, exchange: CollectiveOp) -> list[Round]: ...  # messages, see ndparallel.planner.ports
 
 
-class MemoryLedger:
+class MemoryCounter:
     """Bytes held by kind, and what was held when it was most."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class MemoryLedger:
         return self.peak
 
 
-class MemoryLedgers(MemoryLedger):
+class MemoryCounters(MemoryCounter):
     """The bytes of many GPUs, which do not hold the same and are fullest at different moments: arrays in
     place of numbers."""
 
@@ -119,7 +119,7 @@ class StreamClock:
     """One GPU, or all at once. `now` is the compute stream's time."""
 
     def __init__(self, machine: Machine, now: Any = 0.0) -> None:
-        self.machine, self.now, self.memory = machine, now, MemoryLedger()
+        self.machine, self.now, self.memory = machine, now, MemoryCounter()
         self.slowdown = machine.slowdown
         self.later: Callable[[Any, Any], Any] = max if machine.alike else np.maximum
         self.spent = TimeBreakdown()

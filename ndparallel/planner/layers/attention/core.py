@@ -10,12 +10,14 @@ from ndparallel.planner.layers.attention.flash import FlashAttention
 from ndparallel.planner.layers.attention.keys_and_values import KeysAndValues
 from ndparallel.planner.layers.attention.masked import MaskedAttention
 from ndparallel.planner.layers.attention.unfused import UnfusedAttention
-from ndparallel.planner.layers.layer_kernels import LayerKernels
+from ndparallel.planner.layers.layer_kernels import LayerKernels, writer
 from ndparallel.planner.numbers import anywhere
 
 
 class AttentionCore(LayerKernels):
     """Writes the core of attention for one share and one stack."""
+
+    keys_and_values = writer(KeysAndValues)
 
     @cached_property
     def kernels(self) -> FlashAttention | MaskedAttention | UnfusedAttention:
@@ -23,10 +25,6 @@ class AttentionCore(LayerKernels):
             return FlashAttention(*self.given)
         masked = self.stack.attention == "masked"
         return MaskedAttention(*self.given) if masked else UnfusedAttention(*self.given)
-
-    @cached_property
-    def keys_and_values(self) -> KeysAndValues:
-        return KeysAndValues(*self.given)
 
     @cached_property
     def ring(self) -> MaskedAttention | None:

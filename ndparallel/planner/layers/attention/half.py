@@ -10,6 +10,7 @@ from functools import cached_property
 from gpu import Operation
 from ndparallel.planner.layers.attention.core import AttentionCore
 from ndparallel.planner.layers.attention.latent import LatentLists
+from ndparallel.planner.layers.layer_kernels import writer
 from ndparallel.planner.layers.parts import ATTENTION, LayerParts
 from ndparallel.planner.models.matrices import Linear
 
@@ -19,17 +20,12 @@ QKV = 3  # matrices side by side: queries, keys, values
 class AttentionLists(LayerParts):
     """Writes attention's half of a layer."""
 
+    core = writer(AttentionCore)
+    latent = writer(LatentLists)
+
     @cached_property
     def matrices(self) -> tuple[Linear, ...]:
         return self.attention_matrices()
-
-    @cached_property
-    def core(self) -> AttentionCore:
-        return AttentionCore(*self.given)
-
-    @cached_property
-    def latent(self) -> LatentLists:
-        return LatentLists(*self.given)
 
     @cached_property
     def forward(self) -> list:

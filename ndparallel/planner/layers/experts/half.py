@@ -12,8 +12,9 @@ from functools import cached_property
 from gpu import Operation
 from ndparallel.planner.layers.experts.dispatch import Dispatch
 from ndparallel.planner.layers.experts.matrices import ExpertMatrices
-from ndparallel.planner.layers.experts.routing import FullRouting, LedgerRouting
+from ndparallel.planner.layers.experts.routing import FullRouting, ShortRouting
 from ndparallel.planner.layers.experts.rows import ExpertRows
+from ndparallel.planner.layers.layer_kernels import writer
 from ndparallel.planner.layers.mlp import MLPLists
 from ndparallel.planner.layers.parts import MLP
 
@@ -21,22 +22,14 @@ from ndparallel.planner.layers.parts import MLP
 class ExpertLists(ExpertRows):
     """Writes the half of a layer that takes the MLP's place."""
 
+    dispatch = writer(Dispatch)
+    matrices = writer(ExpertMatrices)
+    mlp = writer(MLPLists)
+
     @cached_property
-    def routing(self) -> LedgerRouting | FullRouting:
-        kind = FullRouting if self.stack.routing_in_full else LedgerRouting
+    def routing(self) -> ShortRouting | FullRouting:
+        kind = FullRouting if self.stack.routing_in_full else ShortRouting
         return kind(*self.given)
-
-    @cached_property
-    def dispatch(self) -> Dispatch:
-        return Dispatch(*self.given)
-
-    @cached_property
-    def matrices(self) -> ExpertMatrices:
-        return ExpertMatrices(*self.given)
-
-    @cached_property
-    def mlp(self) -> MLPLists:
-        return MLPLists(*self.given)
 
     @cached_property
     def forward(self) -> list:

@@ -1,6 +1,6 @@
 """What chooses experts, and what sorts rows before their way to the experts and behind it.
 
-Idea   Two ways to write it: in the ledger's small kernels, beside one pass for all copies of rows; or in
+Idea   Two ways to write it: in the software's small kernels, beside one pass for all copies of rows; or in
        full, kernel by kernel, as the lessons run it. Forward and backward stand next to each other.
 
 Glossary: see `ndparallel.planner.layers.experts.rows`.
@@ -13,21 +13,21 @@ from ndparallel.planner.layers.operations import CollectiveOp, Start, Wait
 COUNT = 4  # bytes of a number of rows
 
 
-class LedgerRouting(ExpertRows):
-    """Writes routing as the ledger counts it."""
+class ShortRouting(ExpertRows):
+    """Writes routing in the software's small kernels."""
 
     def chosen_forward(self) -> list[Operation]:
         """Choose experts, and permute the rows that go to them."""
         permuted = [self.permutation()] if self.dispatcher.sent else []
-        return [*self.ledger.of_part("router", False), *permuted]
+        return [*self.small_kernels.of_part("router", False), *permuted]
 
     def chosen_backward(self) -> list[Operation]:
-        return [*self.ledger.of_part("router", True), self.permutation()]
+        return [*self.small_kernels.of_part("router", True), self.permutation()]
 
     def arrived(self) -> list[Operation]:
         """What rows of other ranks are made of: their permutation, where they were sent unpermuted."""
         permuted = [] if self.dispatcher.sent else [self.permutation()]
-        return [*self.ledger.of_part("arrival", False), *permuted]
+        return [*self.small_kernels.of_part("arrival", False), *permuted]
 
     def permutation(self) -> Operation:
         """All copies of rows in one pass."""

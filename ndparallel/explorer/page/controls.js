@@ -1,4 +1,4 @@
-// What can be set: knobs under their headings, and a set-up that is kept beside the next ones.
+// What can be set: controls under their headings, and a set-up that is kept beside the next ones.
 
 // What the marks on stops mean, as far as there are any.
 function marks(stops) {
@@ -8,62 +8,62 @@ function marks(stops) {
   ].filter(Boolean);
 }
 
-// All knobs, under their headings. A stop that cannot be says why.
-function controls(screen, knobs, setup, answer, ...more) {
-  const groups = [...new Set(knobs.map((knob) => knob.group))];
+// All controls, under their headings. A stop that cannot be says why.
+function form(screen, controls, setup, answer, ...more) {
+  const groups = [...new Set(controls.map((control) => control.group))];
   return element(
     "form",
     { "aria-label": "what is set", onsubmit: (event) => event.preventDefault() },
     answer.row && answer.timeline ? element("p", {}, pin(screen, setup)) : null,
-    marks(knobs.flatMap(({ stops }) => stops)).map((words) => element("p", { class: "what" }, words)),
+    marks(controls.flatMap(({ stops }) => stops)).map((words) => element("p", { class: "what" }, words)),
     groups.map((group) =>
       element(
         "fieldset",
         {},
         element("legend", {}, group),
-        knobs.filter((knob) => knob.group === group).map((knob) => control(screen, knob, setup, answer)),
+        controls.filter((control) => control.group === group).map((control) => inputOf(screen, control, setup, answer)),
       ),
     ),
     more,
   );
 }
 
-function control(screen, knob, setup, answer) {
-  const go_to = (value) => go(screen, { ...setup, [knob.name]: value });
+function inputOf(screen, control, setup, answer) {
+  const go_to = (value) => go(screen, { ...setup, [control.name]: value });
   const free = Boolean(answer.reason); // where nothing is shown anyway, one may pass through what cannot be
   const set = (value) => {
-    const { reason } = knob.stops.find((each) => String(each.value) === String(value));
-    return reason && !free ? offer(screen, knob, setup, value, reason) : go_to(value);
+    const { reason } = control.stops.find((each) => String(each.value) === String(value));
+    return reason && !free ? offer(screen, control, setup, value, reason) : go_to(value);
   };
-  const id = `knob-${knob.name}`;
-  const what = element("span", { class: "what", id: `${id}-what` }, `${knob.name.replaceAll("_", " ")}: ${knob.what}`);
-  if (knob.kind === "words") {
-    const options = knob.stops.map((stop) =>
+  const id = `control-${control.name}`;
+  const what = element("span", { class: "what", id: `${id}-what` }, `${control.name.replaceAll("_", " ")}: ${control.what}`);
+  if (control.kind === "words") {
+    const options = control.stops.map((stop) =>
       element(
         "option",
-        { value: stop.value, disabled: Boolean(stop.reason) && !free, selected: stop.value === knob.value, title: stop.reason || null },
+        { value: stop.value, disabled: Boolean(stop.reason) && !free, selected: stop.value === control.value, title: stop.reason || null },
         `${stop.value}${stop.absent ? ", not in this page" : stop.reason ? ", not possible" : ""}`,
       ),
     );
-    return element("label", { class: "knob" }, what, element("select", { id, onchange: (event) => set(event.target.value) }, options));
+    return element("label", { class: "control" }, what, element("select", { id, onchange: (event) => set(event.target.value) }, options));
   }
-  if (knob.kind === "number") {
+  if (control.kind === "number") {
     return element(
       "label",
-      { class: "knob" },
+      { class: "control" },
       what,
       element("input", {
         type: "number",
         id,
         min: 1,
-        max: knob.most,
-        value: knob.value,
+        max: control.most,
+        value: control.value,
         required: true,
         onchange: (event) => (event.target.reportValidity() ? go_to(event.target.value) : null),
       }),
     );
   }
-  const stops = knob.stops.map((stop) =>
+  const stops = control.stops.map((stop) =>
     element(
       "label",
       { class: stop.absent ? "absent" : stop.reason ? "illegal" : "", title: stop.reason || null },
@@ -72,9 +72,9 @@ function control(screen, knob, setup, answer) {
         name: id,
         id: `${id}-${stop.value}`,
         value: stop.value,
-        checked: stop.value === knob.value,
+        checked: stop.value === control.value,
         "aria-describedby": stop.reason ? "said" : null,
-        onfocus: () => stop.reason && say(`${knob.name} ${stop.value}: ${stop.reason}`),
+        onfocus: () => stop.reason && say(`${control.name} ${stop.value}: ${stop.reason}`),
         onchange: (event) => set(event.target.value),
       }),
       element("span", {}, String(stop.value)),
@@ -82,27 +82,27 @@ function control(screen, knob, setup, answer) {
   );
   return element(
     "div",
-    { class: "knob", role: "radiogroup", "aria-labelledby": `${id}-what` },
+    { class: "control", role: "radiogroup", "aria-labelledby": `${id}-what` },
     what,
     element("div", { class: "stops" }, stops),
   );
 }
 
 // Say why a stop cannot be, and what else would have to be moved for it.
-async function offer(screen, knob, setup, value, reason) {
-  const wanted = { ...setup, [knob.name]: value },
-    words = `${knob.name} ${value}: ${reason}`;
+async function offer(screen, control, setup, value, reason) {
+  const wanted = { ...setup, [control.name]: value },
+    words = `${control.name} ${value}: ${reason}`;
   await show(); // where it stands is what is set
   say(words);
-  const { config, ...knobs } = wanted;
-  const answer = await ask(screen, { ...typed(knobs), ...(config ? { config } : {}) }, false);
+  const { config, ...values } = wanted;
+  const answer = await ask(screen, { ...typed(values), ...(config ? { config } : {}) }, false);
   if (answer?.remedies)
     sayMore(
       words,
       remedyButtons(
         screen,
         wanted,
-        answer.remedies.filter(({ name }) => name !== knob.name),
+        answer.remedies.filter(({ name }) => name !== control.name),
       ),
     );
 }
@@ -135,7 +135,7 @@ function pin(screen, setup) {
   const label = isPinned ? "unpin" : pinned ? "pin this one instead" : "pin this one, to compare";
   return [
     button("pin", label, () => go(screen, setup, isPinned ? "" : words), { "aria-pressed": String(isPinned) }),
-    isPinned ? element("span", { class: "what" }, " It is pinned. Now turn a knob: both are shown.") : null,
+    isPinned ? element("span", { class: "what" }, " It is pinned. Now change a setting: both are shown.") : null,
     pinned && !isPinned ? [" ", button("unpin", "unpin", () => go(screen, setup, ""))] : null,
   ];
 }

@@ -1,4 +1,4 @@
-"""The kernels that move little, as the software's ledger counts them.
+"""The kernels that move little, as they are counted in the software.
 
 Idea   A small kernel is there where the model and the software have what it is for: its feature.
 
@@ -13,13 +13,13 @@ from ndparallel.planner.layers.layer_kernels import LayerKernels
 from ndparallel.planner.numbers import anywhere
 
 
-class LedgerKernels(LayerKernels):
-    """Writes the ledger's kernels of one layer."""
+class SmallKernelLists(LayerKernels):
+    """Writes the small kernels of one layer."""
 
     def of_part(self, of: str, backward: bool) -> list[Operation]:
-        """The kernels of the software's ledger in one part of a pass. Nobody waits to know how many rows come
+        """The software's small kernels in one part of a pass. Nobody waits to know how many rows come
         where a mixture drops those above its capacity."""
-        kernels = small_kernels(self.stack.ledger, of, backward)
+        kernels = small_kernels(self.stack.small_kernels, of, backward)
         there = [kernel for kernel in kernels if kernel.when in self.features]
         return [self.kernel(kernel) for kernel in there if self.share.dropless or not kernel.waits]
 
