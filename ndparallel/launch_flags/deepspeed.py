@@ -120,6 +120,8 @@ def configuration(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Any]]:
         yield fields.DEEPSPEED_HOST, "cpu"
         yield "optimizer.type", "AdamW"
         yield from params(job, plan)
+    if job.weights_away:
+        yield fields.DEEPSPEED_WEIGHTS, "cpu"
     if job.moments == "8bit":
         yield "zero_allow_untested_optimizer", True
 
@@ -172,7 +174,7 @@ def refuse_other_states(job: TrainingJob, plan: Plan) -> None:
         job,
         adapters=None,
         moments="fp32" if job.moments in moments else job.moments,
-        offload=tuple(word for word in job.offload if word != "optimizer"),
+        offload=tuple(word for word in job.offload if word == "activations"),
     )
     if words := state_words(known):
         raise deepspeed_lacks(f"{' or '.join(words)} as the plan counts them", "leave that out")

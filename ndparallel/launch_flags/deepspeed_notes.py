@@ -7,18 +7,15 @@ Idea   A table of settings, each with the values that are priced without a word,
 import re
 from collections.abc import Iterator
 
-from ndparallel.base.quantities import si
 from ndparallel.base.quoting import brief
-from ndparallel.hardware.accelerator import host_bandwidth
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.deepspeed_adapters import note_on_matrices, switch_of
-from ndparallel.launch_flags.deepspeed_settings import WEIGHTS_HOST, optimizer_of
+from ndparallel.launch_flags.deepspeed_settings import optimizer_of
 from ndparallel.launch_flags.frozen import frozen
 from ndparallel.launch_flags.reading import Beside
 from ndparallel.launch_flags.settings import Configuration, Settings, unknown_keys
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.memory.deepspeed import smallest_weight
-from ndparallel.planner.prediction import peak_memory
 
 SEQUENCE = (
     *("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size", "max_seq_len"),
@@ -29,9 +26,11 @@ ADAM = re.compile(
     r"(?:paged_)?(?:mu)?adamw?(?:_(?:hf|torch|fused|apex|npu|xla|bnb|8bit|32bit))*", re.IGNORECASE
 )
 STAGE, HOST, ACCUMULATION = fields.DEEPSPEED_ZERO, fields.DEEPSPEED_HOST, fields.DEEPSPEED_STEPS
+WEIGHTS = fields.DEEPSPEED_WEIGHTS
 PERSISTENT = "zero_optimization.stage3_param_persistence_threshold"
 NOT_MODELLED = {  # settings: what is priced without a word, and what in place of others
     HOST: (("none", "cpu", None), "it is on the host"),
+    WEIGHTS: (("none", "cpu", None), "they are in the host's memory"),
     "zero_optimization.offload_optimizer.super_offload": ((False,), "the host steps it as DeepSpeedCPUAdam"),
     "zero_optimization.contiguous_gradients": ((True,), "gradients wait in one buffer"),
     "zero_optimization.reduce_scatter": ((True,), "gradients go to their shard alone"),
@@ -97,9 +96,12 @@ def notes_on_settings(settings: Settings, job: TrainingJob, plan: Plan, by: str)
         if any(switches or own):
             yield f"{part} is not modelled: {instead}."
     yield from notes_on_numbers(settings)
-    if settings.given.get(HOST) in ("cpu", "nvme") and not job.offload:
-        yield f"{HOST} is ZeRO's: without it the optimizer stays on the GPU."
-    yield from note_on_weights(settings, job, plan)
+    for key, word, why in (
+        (HOST, "optimizer", "ZeRO's: without it the optimizer stays"),
+        (WEIGHTS, "weights", "ZeRO-3's: without it weights stay"),
+    ):
+        if settings.given.get(key) in ("cpu", "nvme") and word not in job.offload:
+            yield f"{key} is {why} on the GPU."
     yield from note_on_persistence(settings, job)
     if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
         yield f"Not given, so as {by} has it: {said}."
@@ -145,24 +147,6 @@ def notes_on_numbers(settings: Settings) -> Iterator[str]:
     half, brain = (settings.switch(f"{name}.enabled") for name in ("fp16", "bf16"))
     if not brain:
         yield f"{'fp16.enabled: it' if half else 'Neither bf16 nor fp16 is asked for: it'} is priced as bf16."
-
-
-def note_on_weights(settings: Settings, job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """A sentence on weights that are on the host, where each gather copies its shard to the GPU first
-    (all_gather_coalesced in deepspeed/runtime/zero/partition_parameters.py), and by what that is more."""
-    if (device := settings.given.get(WEIGHTS_HOST)) in (None, "none"):
-        return
-    if plan.zero != 3:
-        yield f"{WEIGHTS_HOST} is ZeRO-3's: without it weights stay on the GPU."
-        return
-    shard = float(peak_memory(job, plan).weights)
-    seconds = 2 * plan.microbatches(job) * shard / host_bandwidth(job.hardware)
-    most = "or more" if device == "nvme" else "at the most"
-    yield (
-        f"{WEIGHTS_HOST} = {brief(device)} is not modelled: weights stay on the GPU. So memory is "
-        f"{si(shard, 'B')} too large, and the step too short by the time of their copies from the host, two "
-        f"for each microbatch: {si(seconds, 's')} {most}."
-    )
 
 
 def note_on_persistence(settings: Settings, job: TrainingJob) -> Iterator[str]:

@@ -40,18 +40,17 @@ YAML = (".yaml", ".yml")
 EMPTY = ("", "~", "null", None)  # values in YAML
 SWIFT = re.compile(r"zero(?P<stage>[0-3])(?P<host>_offload)?")  # ms-swift's own files, in its swift/config
 OPTIONS_OF_ACCELERATE = {"config_file", "use_deepspeed", "deepspeed_config_file"}
-WEIGHTS_HOST = "zero_optimization.offload_param.device"
 OF_ACCELERATE = {
     "zero_stage": fields.DEEPSPEED_ZERO,
     "offload_optimizer_device": fields.DEEPSPEED_HOST,
-    "offload_param_device": WEIGHTS_HOST,
+    "offload_param_device": fields.DEEPSPEED_WEIGHTS,
     fields.DEEPSPEED_STEPS: fields.DEEPSPEED_STEPS,
     "parallelism_config_sp_size": "sequence_parallel_size",
 }
 ITS_DEFAULTS = {fields.DEEPSPEED_ZERO: 2}  # DeepSpeedPlugin.__post_init__ in accelerate/utils/dataclasses.py
 OLDER_SWITCHES: dict[str, tuple[str, dict[bool, Any]]] = {  # what they are today, and its values
     "zero_optimization.cpu_offload": (fields.DEEPSPEED_HOST, {True: "cpu"}),
-    "zero_optimization.cpu_offload_param": (WEIGHTS_HOST, {True: "cpu"}),
+    "zero_optimization.cpu_offload_param": (fields.DEEPSPEED_WEIGHTS, {True: "cpu"}),
     "zero_optimization": (fields.DEEPSPEED_ZERO, {True: 1, False: 0}),
 }
 TABLES = (
@@ -123,7 +122,7 @@ def refuse_what_it_refuses(config: Configuration) -> None:
     for key in OLDER_SWITCHES:
         if config.get(key) is not None:
             raise UserError(f"{key} = {brief(config[key])}: it is true or false.")
-    for key in (fields.DEEPSPEED_HOST, WEIGHTS_HOST):
+    for key in (fields.DEEPSPEED_HOST, fields.DEEPSPEED_WEIGHTS):
         if (device := config.get(key)) not in DEVICES:
             raise UserError(f"{key} = {brief(device)}: it is none, cpu or nvme.")
     if config.get("bf16.enabled") is True is config.get("fp16.enabled"):
@@ -144,15 +143,17 @@ def optimizer_of(settings: Settings, words: Configuration) -> str:
     transformers/integrations/deepspeed.py). One in 8 bits is DeepSpeedCPUAdam on the host
     (map_pytorch_optim_to_deepspeed in accelerate/utils/deepspeed.py)."""
     own, asked = settings.value("optimizer.type"), str(words.get("optim") or "adamw")
-    replaced = is_on_host(settings) and settings.given.get("zero_force_ds_cpu_optimizer", True)
+    replaced = "optimizer" in offloaded(settings) and settings.given.get("zero_force_ds_cpu_optimizer", True)
     return str(own or ("adamw" if replaced and "8bit" in asked else asked))
 
 
-def is_on_host(settings: Settings) -> bool:
-    """Whether the optimizer is on the host, which is ZeRO's to do."""
-    if not settings.number(fields.DEEPSPEED_ZERO, 0):
-        return False
-    return settings.text(fields.DEEPSPEED_HOST) not in ("none", "None")
+def offloaded(settings: Settings) -> tuple[str, ...]:
+    """What is on the host: the optimizer if there is ZeRO, weights if it is ZeRO-3."""
+    zero = settings.number(fields.DEEPSPEED_ZERO, 0)
+    asked = {"optimizer": (fields.DEEPSPEED_HOST, zero > 0), "weights": (fields.DEEPSPEED_WEIGHTS, zero == 3)}
+    return tuple(
+        word for word, (key, can) in asked.items() if can and settings.text(key) not in ("none", "None")
+    )
 
 
 # -------------------------------------------------------------------------------------------- kinds of files
@@ -327,7 +328,7 @@ def named(file: str, folder: Path | None, documents: Mapping[str, str]) -> Confi
         return of_json(found_text(file, folder, documents))
     stage, host = int(own["stage"]), "cpu" if own["host"] else "none"
     config = {fields.DEEPSPEED_ZERO: stage, fields.DEEPSPEED_BESIDE: False, fields.DEEPSPEED_HOST: host}
-    return config | ({WEIGHTS_HOST: host} if stage == 3 else {})
+    return config | ({fields.DEEPSPEED_WEIGHTS: host} if stage == 3 else {})
 
 
 def found_text(

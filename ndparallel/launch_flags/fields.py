@@ -174,6 +174,7 @@ DEEPSPEED_SIZES = {  # of its memory, by the fields of a software stack
     "sub_group": "zero_optimization.sub_group_size",
 }
 DEEPSPEED_HOST = "zero_optimization.offload_optimizer.device"
+DEEPSPEED_WEIGHTS = "zero_optimization.offload_param.device"
 DEEPSPEED_DEGREES = {
     "tp": "tensor_parallel.autotp_size",
     "pp": "pipeline.stages",

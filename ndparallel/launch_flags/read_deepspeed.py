@@ -23,7 +23,7 @@ from ndparallel.launch_flags.deepspeed_notes import (
     of_optimizer,
     what_the_program_leaves,
 )
-from ndparallel.launch_flags.deepspeed_settings import filled, is_on_host, job_of, optimizer_of
+from ndparallel.launch_flags.deepspeed_settings import filled, job_of, offloaded, optimizer_of
 from ndparallel.launch_flags.frozen import frozen, release
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration, Settings, read_value
@@ -60,7 +60,7 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
         sequence_of(words, beside.sequence),
         plan.dp * plan.micro_batch * accumulation(settings, plan),
         moments="8bit" if "8bit" in optimizer_of(settings, words) else "fp32",
-        offload=("optimizer",) if is_on_host(settings) else (),
+        offload=offloaded(settings),
         adapters=beside.adapters or adapters_in(words),
     )
     checked_size(job.global_batch, "its batch")

@@ -23,7 +23,7 @@ MEGATRON_OTHERS = {
         "moments = bf16": f"{fields.AWARE} {fields.MOMENTS['bf16']}",
         "moments = 8bit": REFUSED,
         "offload = optimizer": f"{fields.AWARE} {fields.ON_HOST} {fields.HOST_SHARE} 1",
-        "offload = activations": REFUSED,
+        **dict.fromkeys(("offload = weights", "offload = activations"), REFUSED),
         **dict.fromkeys(("offload_share", "half", "lora", "qlora", "lora_on"), REFUSED),
     },
     "software": {
@@ -94,6 +94,7 @@ DEEPSPEED_OTHERS = {
         "dtype, others": REFUSED,
         "moments = 8bit": f"(--optim {fields.TRANSFORMERS_MOMENTS['8bit']} of transformers)",
         "offload = optimizer": f'{fields.DEEPSPEED_HOST} = "cpu"',
+        "offload = weights": f'{fields.DEEPSPEED_WEIGHTS} = "cpu"',
         **dict.fromkeys(("lora", "qlora", "lora_on"), PROGRAM),
         "routing_imbalance": "(none: no key sets it)",
         **dict.fromkeys(("moments = bf16", "offload = activations", "offload_share", "half"), REFUSED),

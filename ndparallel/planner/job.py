@@ -34,7 +34,7 @@ from ndparallel.planner.token_counts import TokenCounts
 # bytes of each of the optimizer's moments; 8bit: bitsandbytes', with a float32 for every block of 256
 # (Dettmers et al. 2110.02861, section 2)
 MOMENTS = {"fp32": 4, "bf16": 2, "8bit": 1 + 4 / 256}
-OFFLOADS = ("optimizer", "activations")
+OFFLOADS = ("optimizer", "weights", "activations")
 # share of a GPU's memory that a search leaves free: memory is predicted to 4% on average
 # (docs/validation.md), and the allocator's fragments need some
 HEADROOM = 0.08
@@ -102,6 +102,11 @@ class TrainingJob:
     @property
     def moment_bytes(self) -> float:
         return MOMENTS["bf16" if self.half and self.moments == "fp32" else self.moments]
+
+    @property
+    def weights_away(self) -> bool:
+        """Whether ZeRO-3's shards of weights are on the host."""
+        return "weights" in self.offload
 
     @property
     def activations_away(self) -> float:

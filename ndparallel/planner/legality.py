@@ -77,6 +77,7 @@ def violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     yield from expert_violations(job, plan)
     yield from batch_violations(job, plan)
     yield from shards_violations(job, plan)
+    yield from offload_violations(job, plan)
     yield from reduction_violations(job, plan)
     yield from pipeline_violations(job, plan)
 
@@ -269,6 +270,21 @@ def shards_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
             f"tp*shards = {plan.tp * plan.shards} ranks share the states of all experts, which ep={plan.ep} "
             f"cuts into {parts} parts: take a multiple of {lcm(parts, plan.tp) // plan.tp} shards.",
         )
+
+
+def offload_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
+    if not job.weights_away:
+        return
+    if job.stack.sharding != "deepspeed":
+        yield Violation(
+            "weights on the host",
+            f"weights on the host are priced for DeepSpeed's ZeRO-3 alone, and not for {job.stack.name} "
+            "(FSDP2's CPUOffloadPolicy, torchtitan's training.enable_cpu_offload): take --software "
+            "deepspeed, or leave them out of --offload.",
+        )
+    elif plan.zero != 3:
+        why = f"only ZeRO-3 keeps weights on the host, and zero is {plan.zero}: take zero 3."
+        yield Violation("weights on the host without ZeRO-3", why)
 
 
 def batch_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:

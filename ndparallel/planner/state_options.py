@@ -4,6 +4,7 @@ Idea   None of them is a part of the plan: they change what the optimizer does, 
 """
 
 import argparse
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -14,7 +15,7 @@ from ndparallel.planner.job import MOMENTS, OFFLOADS, TrainingJob
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import MODULES, Stack, ordered_modules
 
-NOT_PRICED = ("weights", "parameters", "params", "gradients", "grads")  # on the host
+PARAMETERS = re.compile(r"\bparam(?:eter)?s\b")  # as DeepSpeed says to weights
 
 STATE_DEFAULTS: dict[str, Any] = {
     "half": False,
@@ -60,7 +61,7 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
     states = {
         "half": arguments.half,
         "moments": arguments.moments,
-        "offload": offloads_from(arguments.offload),
+        "offload": words_from("offload", PARAMETERS.sub("weights", arguments.offload or ""), OFFLOADS),
         "offload_share": checked_share(arguments.offload_share),
         "adapters": adapters_from(arguments),
     }
@@ -71,18 +72,6 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
     if states["offload"]:
         host_bandwidth(job.hardware)
     return states
-
-
-def offloads_from(words: str | None) -> tuple[str, ...]:
-    """What is kept on the host. Raises UserError for what no list of this planner moves there."""
-    for word in (words or "").split(","):
-        if word.strip() in NOT_PRICED:
-            raise UserError(
-                f"--offload {word.strip()}: weights or gradients that are kept on the host (FSDP2's "
-                "CPUOffloadPolicy, torchtitan's training.enable_cpu_offload, DeepSpeed's offload_param) are "
-                f"not priced. Choose of {', '.join(OFFLOADS)}."
-            )
-    return words_from("offload", words, OFFLOADS)
 
 
 def checked_share(share: float) -> float:

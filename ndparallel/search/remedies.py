@@ -39,12 +39,16 @@ MOST_GPUS_TRIED = 4096
 OPTIMIZER = job_change("optimizer on the host", "--offload optimizer", offload=("optimizer",))
 ACTIVATIONS = job_change("activations on the host", "--offload activations", offload=("activations",))
 BOTH = job_change("both on the host", "--offload optimizer,activations", offload=("optimizer", "activations"))
+STATES = job_change(
+    "optimizer and weights on the host", "--offload optimizer,weights", offload=("optimizer", "weights")
+)
 EIGHT_BITS = job_change("moments in 8 bits", "--moments 8bit", moments="8bit")
 HALF = job_change("all states in 16 bits", "--half", half=True)
 JOBS: tuple[tuple[str, Change], ...] = (
     (TIME, ACTIVATIONS),
     (TIME, OPTIMIZER),
     (TIME, BOTH),
+    (TIME, STATES),
     (PRECISION, job_change("moments in 16 bits", "--moments bf16", moments="bf16")),
     (PRECISION, EIGHT_BITS),
     (PRECISION, HALF),

@@ -41,9 +41,10 @@ from ndparallel.planner.plan_name import known_modules
 from ndparallel.planner.stack import ordered_modules
 from ndparallel.search.bounds.plan_table import DEGREES
 
+ZERO = (0, 1, 2, 3)  # stages of it
 WORDS = {
     "recompute": RECOMPUTE,
-    "zero": (0, 1, 2, 3),
+    "zero": ZERO,
     "sequence_parallel": (False, True),
     "schedule": RECIPES,
 }
@@ -65,7 +66,8 @@ class SearchSpace:
 
 def layouts(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str]) -> np.ndarray:
     """All legal layouts, one a row, by DEGREES; `rejected` counts the others by the rule that they break."""
-    rows, broken = [], cache(lambda **degrees: next(violations(job, Plan(**degrees)), None))
+    zero = min(stages_of_zero(job))
+    rows, broken = [], cache(lambda **degrees: next(violations(job, Plan(**degrees, zero=zero)), None))
     for tp, pp, dp, cp in meshes(gpus, fixed):
         reason = broken(tp=tp, cp=cp) or broken(tp=tp, pp=pp, dp=dp, cp=cp)  # most cannot be cut so
         if reason:
@@ -77,6 +79,11 @@ def layouts(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str]) -
                 for size in microbatches(job, dp, fixed)
             ]
     return np.array(rows, dtype=np.int64).reshape(-1, len(DEGREES))
+
+
+def stages_of_zero(job: TrainingJob) -> Sequence[int]:
+    """Those that the job can have."""
+    return (3,) if job.weights_away else ZERO
 
 
 def meshes(gpus: int, fixed: Fixed) -> Iterator[tuple[int, int, int, int]]:
@@ -107,12 +114,14 @@ def microbatches(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:
 
 def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan]:
     """The layouts with every choice of the three words, as plans whose degrees are arrays."""
-    words = [some(WORDS[name], fixed, name) for name in ("zero", "sequence_parallel")]
+    choices = {"zero": stages_of_zero(job), "sequence_parallel": WORDS["sequence_parallel"]}
+    words = [some(values, fixed, name) for name, values in choices.items()]
     tp, replicas = table[:, 0], table[:, 2] * table[:, 4]
     for (recompute, modules), zero, cut in product(recomputations(job, fixed), *words):
         uncut = (job.sequence // table[:, 4]) % tp > 0
         other = np.logical_not(reduces_once(job, Plan(**dict(zip(DEGREES, table.T)), zero=zero)))
-        named = zero == 0 or (zero == 1 and precision_aware(job))  # which frameworks have with ZeRO-1 alone
+        # which frameworks have with ZeRO-1 alone, or with ZeRO-3
+        named = zero == 0 or (zero == 1 and precision_aware(job)) or job.weights_away
         rows = table[(named | (replicas > 1)) & other & (((tp > 1) & ~uncut) if cut else True)]
         for shards, some_rows in by_shards(job, rows, zero, fixed):
             degrees = dict(zip(DEGREES, some_rows.T))

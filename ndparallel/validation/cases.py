@@ -50,8 +50,8 @@ The rules for what is not stated
     head width            hidden / heads; 128 in a mixture of experts
     model FLOPs           6 for each parameter but the embedding's and 6 * layers * hidden * sequence (causal)
                           for each token
-    offload               nothing, or of `offload` ("activations", "optimizer", or a list of both); of
-                          activations `offload_share`, or all
+    offload               nothing, or of `offload` ("activations", "optimizer", "weights" of DeepSpeed's
+                          ZeRO-3, or a list of them); of activations `offload_share`, or all
     seconds               of a step, or from tokens/s, samples/s, TFLOP/s or MFU, the first of them that is
                           stated
 """
@@ -182,7 +182,7 @@ def job_of(
         half_of(precision, stack, plan, framework),
         number_type_of(precision, framework),
         capacity_factor=capacity_of(run) if shape.experts else None,
-        **offloads_of(run),
+        **offloads_of(run, stack, plan),
     )
 
 
@@ -225,10 +225,11 @@ def tidy(value: Any) -> Any:
     return value
 
 
-def offloads_of(run: Mapping[str, Any]) -> dict[str, Any]:
+def offloads_of(run: Mapping[str, Any], stack: Stack, plan: Plan) -> dict[str, Any]:
     """Return what is kept on the host, and which share of the activations."""
     named = str(run.get("offload") or "")
-    words = tuple(word for word in OFFLOADS if word in named)
+    lacks = () if stack.sharding == "deepspeed" and plan.zero == 3 else ("weights",)
+    words = tuple(word for word in OFFLOADS if word in named and word not in lacks)
     share = min(1.0, number_in(run.get("offload_share")) or 1.0)
     return {"offload": words, "offload_share": share}
 

@@ -15,13 +15,16 @@ from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.flops import adapter_flops, model_flops
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.layer import LayerLists
+from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import checkpoint_bytes
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.stages import elements_of, trained_of
+from ndparallel.planner.step.data_collectives import gathered_weights
 from ndparallel.search.bounds.lower_bound import lower_bound
+from ndparallel.search.search import search
 
 LLAMA_8B, P = find_model("llama-3-8b"), 8_030_261_248
 LLAMA_65B = from_flags(layers=80, hidden=8192, heads=64, ffn=22016, vocab=32000)
@@ -260,14 +263,69 @@ def test_hardware_without_a_host_link_cannot_offload():
         predict(replace(job(offload=("optimizer",)), hardware=unknown), Plan(dp=8))
 
 
-@pytest.mark.parametrize("word", ["parameters", "gradients"])
-def test_weights_and_gradients_on_the_host_are_refused_by_the_names_that_frameworks_have_for_them(
-    word, capsys
-):
-    asked = ["--model", "llama-3-8b", "--gpus", "8", "--zero", "3", "--global-batch", "8"]
-    assert main(["plan", *asked, "--offload", f"optimizer, {word}"]) != 0
-    said = capsys.readouterr().err
-    assert f"--offload {word}: " in said and "training.enable_cpu_offload" in said and "not priced" in said
+# -------------------------------------------------------------------------------------------------- weights
+
+
+def on_host(*words: str, bytes_per_second: float = 1e9, **fields) -> TrainingJob:
+    """DeepSpeed, on an H100 with this link to its host."""
+    slow = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=bytes_per_second)
+    return replace(job(offload=words, **fields), hardware=slow, stack=find_stack("deepspeed"))
+
+
+def test_weights_on_the_host_leave_the_gpu_those_that_are_whole():
+    kept, away = (
+        peak_memory(on_host("optimizer", *words), Plan(dp=8, zero=3)) for words in ((), ("weights",))
+    )
+    assert kept.weights == 2 * LLAMA_8B.parameters().total / 8 and away.weights == 0
+    assert away == kept._replace(weights=0)
+
+
+@pytest.mark.parametrize("dp", [1, 2, 8])
+def test_a_gather_begins_with_the_copy_of_a_shard_from_the_host(dp):
+    """2 bytes for each parameter over dp, at 1 GB/s; one GPU has nobody to gather from."""
+    layer = 2 * sum(elements_of(on_host(), Plan(), "dense")) / dp / 1e9
+    prices = []
+    for words in (), ("weights",):
+        pricing = Pricing(on_host(*words), Plan(dp=dp, zero=3))
+        prices.append(sum(map(pricing.seconds_alone, gathered_weights(pricing, "dense"))))
+    assert prices[1] - prices[0] == pytest.approx(layer, rel=1e-9) and (prices[0] > 0) == (dp > 1)
+
+
+@pytest.mark.parametrize("dp", [1, 8])
+def test_a_step_on_a_slow_link_takes_two_copies_of_the_weights_for_each_microbatch(dp):
+    """At 0.1 GB/s nearly all else hides, but the first layers' work in each pass."""
+    one = on_host("weights", bytes_per_second=1e8)
+    step, plan = predict(one, Plan(dp=dp, zero=3)).step, Plan(dp=dp, zero=3)
+    copies = 2 * plan.microbatches(one) * 2 * LLAMA_8B.parameters().total / dp / 1e8
+    back = 2 * LLAMA_8B.parameters().total / dp / 1e8  # of weights that a GPU has stepped
+    assert copies + back < step.seconds < 1.02 * (copies + back) + predict(job(), Plan(dp=dp)).seconds
+
+
+def test_weights_that_the_host_steps_stay_there():
+    """Gradients go down, and nothing comes up: 2 bytes less for each of an owner's parameters."""
+    seconds = []
+    for words in (), ("weights",):
+        step = predict(on_host("optimizer", *words), Plan(dp=8, zero=3)).step
+        seconds.append(step.breakdown["optimizer"])
+    assert seconds[0] - seconds[1] == pytest.approx(2 * LLAMA_8B.parameters().total / 8 / 1e9, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("software", "zero", "words"),
+    [("deepspeed", 1, "zero is 1: take zero 3"), ("torchtitan", 3, "training.enable_cpu_offload")],
+)
+@pytest.mark.parametrize("name", ["weights", "parameters"])
+def test_weights_on_the_host_are_deepspeeds_zero_3(software, zero, words, name, capsys):
+    asked = ["--model", "llama-3-8b", "--gpus", "8", "--zero", f"{zero}", "--global-batch", "8"]
+    assert main(["plan", *asked, "--software", software, "--offload", f"optimizer, {name}"]) != 0
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_search_with_weights_on_the_host_takes_zero_3_and_is_sure_of_its_best():
+    found = search(on_host("optimizer", "weights"), 8, frameworks=("deepspeed",))
+    assert found.best.plan.zero == 3 and found.gap < 0.02
+    alone = search(on_host("optimizer", "weights", shape=find_model("qwen3-0.6b")), 1)
+    assert (alone.best.plan.zero, alone.best.plan.gpus) == (3, 1)
 
 
 # ---------------------------------------------------------------------------------------------- activations

@@ -193,6 +193,19 @@ def test_no_step_is_shorter_than_its_bound_where_tp_cuts_experts(dispatcher):
 
 
 @pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("schedule", ["none", "1f1b"])
+def test_no_step_whose_weights_come_from_the_host_is_shorter_than_its_bound(schedule, kinds):
+    for job, plan in legal(schedule, 3, kinds, count=6):
+        for offload in ("weights",), ("optimizer", "weights"):
+            away = replace(job, stack=STACKS["deepspeed"], offload=offload)
+            if not any(violations(away, plan)):
+                bound = lower_bound(away, plan)
+                assert bound.seconds[0] <= time_step(away, plan).seconds * (1 + ROUNDING)
+                held = float(peak_memory(away, plan).total)
+                assert bound.memory_bytes[0] == pytest.approx(held, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("kinds", KINDS)
 def test_no_step_of_hsdp_is_shorter_than_its_bound(kinds):
     """Shards over some of dp's and cp's ranks, and replicas over the others."""
     schedules, near = ("none", "1f1b", "interleaved"), []

@@ -611,6 +611,17 @@ def test_a_run_may_say_what_it_keeps_on_the_host():
     assert not plain.activations_away
 
 
+@pytest.mark.parametrize(("framework", "zero", "away"), [
+    ("deepspeed 2023", 3, ("optimizer", "weights")),
+    ("deepspeed 2023", 2, ("optimizer",)),
+    ("pytorch 2.5", 3, ("optimizer",)),
+])  # fmt: skip
+def test_weights_on_the_host_count_where_they_are_priced(framework, zero, away):
+    software, parallel = {"framework": framework}, {"zero": zero}
+    run = changed(RUNS["titan_t1_eager"], offload="optimizer, weights", software=software, parallel=parallel)
+    assert express(run).job.offload == away
+
+
 @pytest.mark.parametrize(
     ("framework", "stated", "alone"),
     [

@@ -29,7 +29,7 @@ from ndparallel.planner.layers.dispatch_time import dispatch_seconds
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
-from ndparallel.planner.numbers import larger
+from ndparallel.planner.numbers import anywhere, larger
 from ndparallel.planner.ports import Round, rounds_of
 from ndparallel.planner.stages import ENDS, KEPT
 
@@ -173,6 +173,9 @@ class Pricing:
         return priced_once(exchange, self.known_alone, self.price_collective)
 
     def price_collective(self, exchange: CollectiveOp):
+        if anywhere(exchange.host_bytes):
+            copied = exchange.host_bytes / host_bandwidth(self.job.hardware)
+            return copied + self.seconds_alone(exchange._replace(host_bytes=0))
         links = self.groups.links(exchange.group)
         if exchange.router:
             return dispatch_seconds(exchange.bytes, exchange.router, links)

@@ -3,7 +3,7 @@
 Cost   Mixed precision: 2 bytes for a weight, 2 or 4 for its gradient, 12 for the optimizer (weight and two
        moments in float32). Moments may be kept in fewer bits, the optimizer on the host; of a frozen model
        only the adapters have gradients and optimizer.
-Limit  Memory of the host is not counted.
+Limit  Memory of the host is not counted, nor the copy on the GPU of a shard that is on its way to its gather.
 
 Glossary
     held      parameters on a GPU, in numbers of 16 bits: (shared by all of dp, of its experts)
@@ -80,7 +80,7 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
     number = HALF if job.half else SINGLE
     apart = bool(job.adapters or "optimizer" in job.offload or not is_torchs(job))
     return {
-        "weights": mine * (HALF if apart else number),
+        "weights": mine * (HALF if apart else number) * (not job.weights_away),
         "gradients": own * reduced_bytes(job),
         "optimizer": own * (optimizer_bytes(job) if apart else 2 * job.moment_bytes),
         "buffers": whole_weights(job, plan, held)
@@ -116,7 +116,7 @@ def is_fully_sharded(job: TrainingJob, plan: Plan):
     """Whether FSDP gathers weights and scatters gradients, be it over one rank."""
     over_one = job.stack.shards_over_one
     alone = (over_one == "always") | ((over_one == "tp") & (plan.tp > 1))
-    return (plan.zero == 3) & ((plan.dp * plan.cp > 1) | alone)
+    return (plan.zero == 3) & ((plan.dp * plan.cp > 1) | alone | job.weights_away)
 
 
 def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
@@ -172,9 +172,9 @@ def largest_layer(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan,
 def step_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
     """The states while DeepSpeed's optimizer steps, without the gradients that it makes in float32: those of
     ZeRO are shards then, and of the buffers ZeRO-3's stays."""
-    own = own_of(job, plan, trained)
+    own, whole = own_of(job, plan, trained), share_of(job, plan, held) if plan.zero == 3 else sum(held)
     return {
-        "weights": (share_of(job, plan, held) if plan.zero == 3 else sum(held)) * HALF,
+        "weights": whole * HALF * (not job.weights_away),
         "gradients": own * (reduced_bytes(job) if plan.zero else job.gradient_bytes),
         "optimizer": own * optimizer_bytes(job),
         "buffers": (plan.zero == 3) * bucket_bytes(job, plan),

@@ -21,15 +21,29 @@ def reduced_gradients(pricing: Pricing, kind: str) -> list[CollectiveOp]:
     """What sums the gradients of a unit: whole, or with ZeRO to their owners."""
     job, plan = pricing.job, pricing.plan
     collective = "reduce_scatter" if plan.zero else "all_reduce"
-    return data_collectives(pricing, "gradients", collective, trained_of(job, plan, kind), job.gradient_bytes)
+    found = data_collectives(
+        pricing, "gradients", collective, trained_of(job, plan, kind), job.gradient_bytes
+    )
+    return among_several(pricing, found)
 
 
 def gathered_weights(pricing: Pricing, kind: str) -> list[CollectiveOp]:
-    """What makes the weights of a unit whole; nothing without ZeRO."""
+    """What makes the weights of a unit whole; nothing without ZeRO. A shard that is on the host is copied
+    from there first, in the stream of the gather (all_gather_coalesced in
+    deepspeed/runtime/zero/partition_parameters.py)."""
     if not pricing.plan.zero:
         return []
     elements, size = gathered_elements(pricing, kind), itemsize(pricing.job.stack.dtype)
-    return data_collectives(pricing, "weights", "all_gather", elements, size)
+    found = data_collectives(pricing, "weights", "all_gather", elements, size)
+    if not pricing.job.weights_away:
+        return among_several(pricing, found)
+    ranks = [pricing.groups.links(gather.group).ranks for gather in found]
+    return [gather._replace(host_bytes=gather.bytes / owners) for gather, owners in zip(found, ranks)]
+
+
+def among_several(pricing: Pricing, collectives: list[CollectiveOp]) -> list[CollectiveOp]:
+    """Those of groups that have more than one rank."""
+    return [each for each in collectives if anywhere(pricing.groups.links(each.group).ranks > 1)]
 
 
 def gathered_elements(pricing: Pricing, kind: str) -> tuple[Any, Any]:
@@ -60,4 +74,4 @@ def data_collectives(
         if replicas:
             shard = experts * size / pricing.groups.experts_dp.ranks
             named.append(CollectiveOp(f"{name} of replicas' experts", "all_reduce", "replicas", shard))
-    return [each for each in named if anywhere(pricing.groups.links(each.group).ranks > 1)]
+    return named

@@ -2,7 +2,9 @@
 what is done to gradients before it, and the copies of whole weights and gradients that ZeRO-2 and 3 make.
 
 Idea   All are bound by memory: so many bytes for each parameter (ndparallel.planner.optimizer_kernels). A
-       step on the host takes its transfers and the host's own seconds instead.
+       step on the host takes its transfers and the host's own seconds instead; behind one on the GPU weights
+       that are on the host are copied there (_reassign_or_swap_out_partitioned_parameters in
+       deepspeed/runtime/zero/stage3.py).
 Limit  See optimizer_kernels.py.
 
 Glossary
@@ -39,7 +41,8 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
     if "optimizer" in job.offload:
         return sum(part.seconds for part in step_on_host(pricing, mine))
     gradients = zero_and_divide(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
-    return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients))
+    down = mine * HALF / host_bandwidth(job.hardware) if job.weights_away else 0.0
+    return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients)) + down
 
 
 class HostPart(NamedTuple):
@@ -51,10 +54,11 @@ class HostPart(NamedTuple):
 
 
 def step_on_host(pricing: Pricing, mine) -> list[HostPart]:
-    """Gradients on their way down, the host's own seconds, weights on their way up."""
+    """Gradients on their way down, the host's own seconds, weights on their way up, but to a GPU that does
+    not keep them."""
     job, bandwidth = pricing.job, host_bandwidth(pricing.job.hardware)
     on_host = smaller(pricing.plan.gpus, host_size(job.hardware))
-    down, up = mine * job.gradient_bytes, mine * HALF
+    down, up = mine * job.gradient_bytes, mine * HALF * (not job.weights_away)
     return [
         HostPart("gradients to host", down, down / bandwidth),
         HostPart("adam on host", 0.0, mine * on_host * CPU_ADAM_SECONDS),
