@@ -117,13 +117,19 @@ def configuration(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Any]]:
     if plan.pp > 1 and plan.recompute == "full":
         yield fields.DEEPSPEED_INTERVAL, 1
     if "optimizer" in job.offload:
-        yield fields.DEEPSPEED_HOST, "cpu"
+        yield from on_host(fields.DEEPSPEED_HOST)
         yield "optimizer.type", "AdamW"
         yield from params(job, plan)
     if job.weights_away:
-        yield fields.DEEPSPEED_WEIGHTS, "cpu"
+        yield from on_host(fields.DEEPSPEED_WEIGHTS)
     if job.moments == "8bit":
         yield "zero_allow_untested_optimizer", True
+
+
+def on_host(device: str) -> Iterator[tuple[str, Any]]:
+    """What is on the host, in pages that are copied at the link's full rate."""
+    yield device, "cpu"
+    yield device.replace("device", "pin_memory"), True
 
 
 def sizes(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, int]]:

@@ -102,6 +102,9 @@ def notes_on_settings(settings: Settings, job: TrainingJob, plan: Plan, by: str)
     ):
         if settings.given.get(key) in ("cpu", "nvme") and word not in job.offload:
             yield f"{key} is {why} on the GPU."
+        pinned = key.replace("device", "pin_memory")
+        if word in job.offload and settings.given.get(pinned) is not True:
+            yield f"{pinned} is not true: copies of pages that can move are slower than priced."
     yield from note_on_persistence(settings, job)
     if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
         yield f"Not given, so as {by} has it: {said}."

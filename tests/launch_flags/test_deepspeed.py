@@ -467,12 +467,14 @@ def test_weights_on_the_host_are_read_where_there_is_zero_3(device):
     away = {"zero_offload_param": {"device": device}}
     found = {stage: read(changed(zero_stage=stage, **away)) for stage in (2, 3)}
     assert [found[stage].job.offload for stage in (2, 3)] == [(), ("weights",)]
-    said = [[note for note in one.notes if "offload_param" in note] for one in found.values()]
-    assert any("is ZeRO-3's: without it weights stay on the GPU" in note for note in said[0])
-    of_nvme = [
-        "zero_optimization.offload_param.device = 'nvme' is not modelled: they are in the host's memory."
-    ]
-    assert said[1] == of_nvme * (device == "nvme")
+    said = {stage: " ".join(one.notes) for stage, one in found.items()}
+    for words, where in {
+        "offload_param.device is ZeRO-3's: without it weights stay on the GPU": [2],
+        "offload_param.device = 'nvme' is not modelled: they are in the host's memory": [2, 3]
+        * (device == "nvme"),
+        "offload_param.pin_memory is not true": [3],
+    }.items():
+        assert [stage for stage in (2, 3) if words in said[stage]] == where
 
 
 def test_a_dot_in_a_name_leads_to_no_table_and_what_a_terminal_obeys_is_shown():
