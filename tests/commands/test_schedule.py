@@ -40,6 +40,19 @@ def test_what_is_missing_is_said_with_what_can_be_given(capsys):
     assert "needs framework: megatron, torchtitan, deepspeed (" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["schedule", "1f1b", "--algorithm", "ring"], "; --algorithm is an option of ndparallel collective"),
+        (["mesh", "--schedule", "1f1b"], "; --schedule is an option of ndparallel plan, goodput and explain"),
+        (["mesh", "--nothing-like-it", "2"], " 2"),
+    ],
+)
+def test_an_option_of_another_command_is_told_as_its_own(capsys, words, meant):
+    assert main(words) == 2
+    assert f"{meant} (ndparallel {words[0]} --help" in capsys.readouterr().err
+
+
 def test_json_has_the_lists_the_times_and_the_figures(capsys):
     told = asked(
         capsys,

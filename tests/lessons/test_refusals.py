@@ -9,7 +9,7 @@ from ndparallel.training.pipeline_stages import schedule_of
 
 
 def refused(capsys, *words: str) -> str:
-    assert main(["lesson", *words, "--engine", "inline", "--timeline", "none"]) == 2
+    assert main(["lesson", words[0], "--engine", "inline", "--timeline", "none", *words[1:]]) == 2
     return capsys.readouterr().err
 
 
@@ -64,6 +64,21 @@ def test_the_sequence_that_is_advised_can_be_cut(capsys, sequence, near):
     assert f"; the nearest sequence that can is {near} (--sequence {near})." in told
     options = ["--strategy", "CP", "--engine", "inline", "--timeline", "none"]
     assert main(["lesson", "cp", "--sequence", str(near), *options]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["3d", "--schedule", "ZB-v"], "; that is --strategy ZB-V"),
+        (["3d", "--schedule=gpipe"], "; that is --strategy GPipe"),
+        (["2d", "--sequence-parallel", "sp"], "; that is --strategy 'TP + SP'"),
+        (["3d", "--schedule", "zb-h2"], "; --schedule is an option of 4d_combined.py"),
+        (["1d", "--chunks", "2"], "; --chunks is an option of 3d_pipeline_parallel.py"),
+        (["1d", "--nothing-like-it", "2"], " 2"),
+    ],
+)
+def test_what_is_no_option_here_is_told_as_a_strategy_or_as_another_lessons_option(capsys, words, meant):
+    assert f"{meant} (ndparallel lesson {words[0]} --help" in refused(capsys, *words)
 
 
 def test_degrees_that_would_do_are_found_for_a_sequence_of_any_length(capsys):
