@@ -299,12 +299,15 @@ def test_a_number_that_has_no_room_beside_its_letter_stands_below_it():
         (("zbv", "--stages", 4, "--microbatches", 8), "Did you mean 'zb-v'?"),
         (
             ("1f1b", "--stages", 4, "--microbatches", 8, "--forward", -1),
-            "seconds of F must be finite and not below 0, not -1.0.",
+            "--forward -1 is no time: give 0 or more.",
         ),
         (
             ("1f1b", "--stages", 4, "--microbatches", 8, "--fused", -1),
-            "seconds of a fused pair must be finite",
+            "--fused -1 is no time: give 0 or more.",
         ),
+        (("1f1b", "--backward-weight", "-0.5"), "--backward-weight -0.5 is no time"),
+        (("1f1b", "--p2p", "nan"), "--p2p nan is no time"),
+        (("1f1b", "--p2p", "inf"), "--p2p inf is no time"),
         (
             ("searched", "--stages", 4, "--microbatches", 8, "--memory-limit", 0),
             "a memory limit of 0 activations is too low",
