@@ -1,7 +1,7 @@
 """The parser of all command lines, and what it takes for a number."""
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from ndparallel.base.errors import UserError, guarded
@@ -14,7 +14,10 @@ Number = TypeVar("Number", int, float)
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises UserError, without printing the list of all options first; what it
-    calls int and float are whole_number and number."""
+    calls int and float are whole_number and number. `elsewhere` says of the words from an unknown option on
+    where they belong, or nothing."""
+
+    elsewhere: Callable[[Sequence[str]], str] = staticmethod(lambda words: "")
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
@@ -24,13 +27,13 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, left = self.parse_known_args(args, namespace)
         if left:
-            self.error(f"unrecognized arguments: {brief(' '.join(left))[1:-1]}{self.near(left[0])}")
+            meant = self.near(left[0]) or self.elsewhere(left)
+            self.error(f"unrecognized arguments: {brief(' '.join(left))[1:-1]}{meant}")
         return found
 
     def near(self, word: str) -> str:
         """Return a question after the option that a word is nearest to, or nothing."""
-        options = [name for action in self._actions for name in action.option_strings]
-        near = nearest(word.partition("=")[0], options) if word.startswith("--") else ""
+        near = nearest(word.partition("=")[0], self._option_string_actions) if word.startswith("--") else ""
         return f"; did you mean {near}?" if near else ""
 
     def error(self, message: str) -> NoReturn:
@@ -56,6 +59,11 @@ def tell(prog: str, doc: str, story: Callable[[], str]) -> int:
         return 0
 
     return guarded(told)
+
+
+def owners(option: str, parsers: Mapping[str, Parser]) -> list[str]:
+    """Return the names of the parsers that know an option."""
+    return [name for name, parser in parsers.items() if option in parser._option_string_actions]
 
 
 def nearest(option: str, options: Iterable[str]) -> str:

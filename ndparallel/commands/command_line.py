@@ -4,10 +4,12 @@ import argparse
 import importlib
 import shutil
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from ndparallel.base.errors import guarded, unknown
-from ndparallel.base.options import Parser
-from ndparallel.base.words import WIDTH, folded, hanging
+from ndparallel.base.options import Parser, owners
+from ndparallel.base.words import WIDTH, folded, hanging, listed
 from ndparallel.engines.launch import join
 
 COMMANDS = {
@@ -74,9 +76,23 @@ def run_command(name: str, rest: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    command = importlib.import_module(f"ndparallel.commands.{name}")
+    return module_of(name).run(parser_of(name).parse_args(rest)) or 0
+
+
+def module_of(name: str) -> Any:
+    return importlib.import_module(f"ndparallel.commands.{name}")
+
+
+def parser_of(name: str) -> Parser:
     form = argparse.RawDescriptionHelpFormatter
-    about = folded(command.__doc__ or "", columns())
+    about = folded(module_of(name).__doc__ or "", columns())
     parser = Parser(f"ndparallel {name}", description=about, formatter_class=form)
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(rest)) or 0
+    parser.elsewhere = of_another_command
+    module_of(name).add_arguments(parser)
+    return parser
+
+
+def of_another_command(words: Sequence[str]) -> str:
+    option = words[0].partition("=")[0]
+    names = owners(option, {name: parser_of(name) for name in COMMANDS})
+    return f"; {option} is an option of ndparallel {listed(names)}" if names else ""

@@ -47,6 +47,7 @@ from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 
 MOST_STEPS = 1_000_000
+DURATIONS = ("forward", "backward_input", "backward_weight", "p2p", "fused")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +124,10 @@ def check(args: argparse.Namespace) -> None:
     if args.stages * args.microbatches * (args.chunks or 1) > MOST_STEPS:
         too_many = f"{args.stages} stages and {args.microbatches} microbatches are too many"
         raise UserError(f"{too_many}: choose a product of {MOST_STEPS:,} at most.")
+    for duration in DURATIONS:
+        if not 0 <= (getattr(args, duration) or 0) < math.inf:
+            option = duration.replace("_", "-")
+            raise UserError(f"--{option} {getattr(args, duration):g} is no time: give 0 or more.")
     if SEARCHED in args.names:
         check_size(args.stages, args.microbatches)
     if args.memory_limit is not None and not args.memory_limit > 0:
@@ -137,7 +142,7 @@ def timed(name: str, args: argparse.Namespace) -> Timing:
     """Time a schedule; where several are asked for, --chunks is for those that have a choice."""
     fixed = name not in RECIPES or RECIPES[name].chunks
     chunks = None if fixed and len(args.names) > 1 else args.chunks
-    given = (args.forward, args.backward_input, args.backward_weight, args.p2p, args.fused)
+    given = [getattr(args, duration) for duration in DURATIONS]
     one_chunk = Work.of_whole_stages(1, *given)
     schedule = build(
         name, args.stages, args.microbatches, chunks, one_chunk, args.memory_limit, args.released_by_input

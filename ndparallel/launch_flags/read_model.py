@@ -226,7 +226,8 @@ def linear_from(flags: GivenFlags, layers: int) -> GatedDeltaNet | None:
         [1 - kind for kind in kinds] if text.isdecimal() else kinds, fields.LINEAR_LAYERS, text, layers
     )
     sizes = {name: flags.number(flag, LINEAR_DEFAULTS[name]) for name, flag in fields.LINEAR_SIZES.items()}
-    return GatedDeltaNet(**sizes, layers=tuple(layer for layer in range(layers) if layer not in plain))
+    linear = tuple(layer for layer in range(layers) if layer not in plain)
+    return GatedDeltaNet(**sizes, layers=linear, joined=False)
 
 
 def experts_from(flags: GivenFlags, layers: int, ffn: int, biased: bool) -> Experts | None:

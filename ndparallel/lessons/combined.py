@@ -114,7 +114,20 @@ def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strate
         )
     name = " x ".join(f"{axis.upper()}{degree}" for axis, degree in asked.items() if degree > 1) or "one GPU"
     changes = {"model": with_experts} if asked.get("ep", 1) > 1 else {}
-    return [grid(lesson.strategies[0].program, name, changes, order=arguments.order, **asked)]
+    layout = grid(lesson.strategies[0].program, name, changes, order=arguments.order, **asked)
+    if arguments.order != DEFAULT_ORDER:
+        refuse_order_of_one_axis(layout, arguments.gpus)
+    return [layout]
+
+
+def refuse_order_of_one_axis(layout: Strategy, gpus: int) -> None:
+    mesh = layout.mesh(gpus)
+    axes = [axis for axis, size in mesh.sizes.items() if size > 1]
+    if len(axes) < 2:
+        raise UserError(
+            f"--order orders two axes or more, and {layout.name} has {'one' if axes else 'none'}: give two "
+            "of --tp, --pp, --cp, --dp and --ep a degree above 1, or leave --order out."
+        )
 
 
 def as_layout(lesson: Lesson, name: str, words: str, function: Callable, gpus: int) -> Strategy:

@@ -40,7 +40,7 @@ def one_run(
         for lesson in lessons
     }
     every = [strategy for lesson in lessons for strategy in lesson.strategies]
-    arguments.strategy = names_as_written(every, arguments.strategy)
+    arguments.strategy = names_as_written(every, without_dimensions(lessons, arguments.strategy))
     entries = entries_of(lessons, jobs, arguments.gpus, arguments.strategy)
     if not arguments.strategy:
         entries = [baseline(job), *entries]
@@ -90,6 +90,12 @@ def dimensions(lessons: Sequence[Lesson]) -> dict[str, str]:
         for strategy in lesson.strategies
         if not strategy.name.startswith(lesson.dimension)
     }
+
+
+def without_dimensions(lessons: Sequence[Lesson], names: Sequence[str]) -> list[str]:
+    """Return names without the lesson that the table prints before them: "DDP ring" for "1D DDP ring"."""
+    printed = {f"{dimension} {name}".lower(): name for name, dimension in dimensions(lessons).items()}
+    return [printed.get(name.lower(), name) for name in names]
 
 
 def title(lessons: Sequence[Lesson]) -> str:

@@ -8,12 +8,14 @@ Glossary
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ndparallel.base.errors import UserError
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.report import Run, Sweep
-from ndparallel.training.job import BatchError, Job
+from ndparallel.training.job import BatchError, DegreeError, Job
 
 Program = Callable[..., Any]  # a rank program: (gpu, job) -> Outcome
 
@@ -41,14 +43,25 @@ class Strategy:
 
     def job(self, job: Job, gpus: int) -> Job:
         """Return the lesson's job on this strategy's mesh, with its changes."""
-        mesh = self.mesh(gpus)
+        try:
+            return self.on_mesh(job, self.mesh(gpus))
+        except BatchError as error:  # in TP x FSDP more GPUs do not cut the batch into more parts
+            raise error if self.mesh(gpus).world_size == gpus else error.without_gpus() from None
+        except DegreeError as error:
+            fitting = [size for size in error.legal if self.fits(job, size, error.axis)]
+            raise error.in_gpus(fitting) if fitting else error from None
+
+    def on_mesh(self, job: Job, mesh: Mesh) -> Job:
         changes = {
             name: value(job, mesh) if callable(value) else value for name, value in self.changes.items()
         }
-        try:
-            return job.replace(mesh=mesh, **changes)
-        except BatchError as error:  # in TP x FSDP more GPUs do not cut the batch into more parts
-            raise error if mesh.world_size == gpus else error.without_gpus() from None
+        return job.replace(mesh=mesh, **changes)
+
+    def fits(self, job: Job, gpus: int, axis: str) -> bool:
+        """Return whether the strategy runs on so many GPUs, which are all on one axis."""
+        with suppress(UserError):
+            return getattr(self.on_mesh(job, self.mesh(gpus)).mesh, axis) == gpus
+        return False
 
 
 class Own(NamedTuple):

@@ -2,12 +2,14 @@
 
 import argparse
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpu import Hardware, MismatchError
 from ndparallel.base.errors import UserError, guarded
-from ndparallel.base.options import Parser
+from ndparallel.base.options import Parser, owners
+from ndparallel.base.words import listed
 from ndparallel.engines.failures import DeadlockError
 from ndparallel.engines.launch import RankError, join
 from ndparallel.lessons.lesson import Lesson
@@ -20,7 +22,7 @@ from ndparallel.lessons.notes import (
 )
 from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, engine_from, job_from
 from ndparallel.lessons.own import add_option, as_user_error, with_own, with_own_names
-from ndparallel.lessons.registry import single_gpu
+from ndparallel.lessons.registry import LESSONS, load, single_gpu
 from ndparallel.lessons.runner import Runner
 from ndparallel.lessons.table import entries_of, names_as_written, run_lesson
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER
@@ -42,6 +44,7 @@ def run_and_show_words(lesson: Lesson, argv: Sequence[str] | None, prog: str) ->
 
 def parser_of(lesson: Lesson, prog: str) -> Parser:
     parser = Parser(prog, description=lesson.title)
+    parser.elsewhere = lambda words: as_strategy(lesson, words) or of_another_lesson(words)
     add_common_options(parser, lesson.gpus)
     lesson.add_options(parser)
     add_option(parser, lesson)
@@ -56,6 +59,20 @@ def parser_of(lesson: Lesson, prog: str) -> Parser:
             help=f"print one of these tables instead (default {first}). {tables}",
         )
     return parser
+
+
+def as_strategy(lesson: Lesson, words: Sequence[str]) -> str:
+    """Name the strategy that sets what an unknown option would set: --schedule zb-v is ZB-V in 3D."""
+    option, _, value = "=".join(words[:2]).partition("=")
+    field = option.removeprefix("--").replace("-", "_")
+    names = [each.name for each in lesson.strategies if each.changes.get(field) == value.lower()]
+    return f"; that is --strategy {shlex.quote(names[0])}" if names else ""
+
+
+def of_another_lesson(words: Sequence[str]) -> str:
+    option = words[0].partition("=")[0]
+    names = owners(option, {f"{name}.py": parser_of(load(name), name) for name in LESSONS})
+    return f"; {option} is an option of {listed(names)}" if names else ""
 
 
 def told_of(name: str, sweep: Callable[..., Sweep]) -> str:

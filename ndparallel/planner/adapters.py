@@ -28,7 +28,7 @@ NAMES = {  # ours and Hugging Face's, which PEFT's target_modules have
     "up": "up_proj",
     "down": "down_proj",
 }
-LINEAR_IN = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+LINEAR_IN = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba")
 TARGETS = tuple(dict.fromkeys(("q_proj", "k_proj", "v_proj", *NAMES.values(), "gate_proj", *LINEAR_IN)))
 
 
@@ -80,8 +80,11 @@ def adapted_parts(shape: ModelShape, matrix: str) -> dict[str, float]:
 
 
 def linear_outputs(shape: ModelShape) -> dict[str, int]:
-    """The outputs of the matrices into linear attention (Qwen3_5GatedDeltaNet in transformers)."""
+    """The outputs of the matrices into linear attention (Qwen3NextGatedDeltaNet, where they are joined, and
+    Qwen3_5GatedDeltaNet in transformers)."""
     if not (net := shape.linear):
         return {}
+    if net.joined:
+        return {"in_proj_qkvz": net.mixed + net.values, "in_proj_ba": 2 * net.value_heads}
     gates = {"in_proj_b": net.value_heads, "in_proj_a": net.value_heads}
     return {"in_proj_qkv": net.mixed, "in_proj_z": net.values, **gates}

@@ -146,6 +146,19 @@ class BatchError(UserError):
         return BatchError(self.words, [hint for hint in self.hints if "--gpus" not in hint])
 
 
+class DegreeError(UserError):
+    """A degree of one axis that cannot cut a job. `legal` are those that can, and `otherwise` is what else
+    could be changed; `gpus` says that they are numbers of GPUs, where --gpus alone sets the degree."""
+
+    def __init__(
+        self, axis: str, degree: int, fails: str, legal: list[int], otherwise: str = "", gpus: bool = False
+    ) -> None:
+        can_be = f"{'--gpus' if gpus else axis} can be {choices(legal, degree)}"
+        super().__init__(f"{axis}={degree} {fails}; {can_be}{otherwise}.")
+        self.axis, self.legal = axis, legal
+        self.in_gpus = lambda sizes: DegreeError(axis, degree, fails, sizes, otherwise, gpus=True)
+
+
 def check_batch(batch: int, microbatches: int, dp: int, gpus_each: int = 1) -> None:
     """Raise BatchError unless all data-parallel ranks, of so many GPUs each, and all their microbatches, get
     equally many sequences."""
@@ -183,7 +196,7 @@ def check_tensor_parallel(job: Job) -> None:
     if broken:
         legal = [degree for degree in range(1, model.heads + 1) if all(rule.holds(degree) for rule in rules)]
         fails = f"can neither {' nor '.join(broken)}" if len(broken) > 1 else f"cannot {broken[0]}"
-        raise UserError(f"tp={tp} {fails}; tp can be {choices(legal, tp)}.")
+        raise DegreeError("tp", tp, fails, legal)
     if job.tp_overlap not in TP_OVERLAP:
         raise unknown("tp_overlap", job.tp_overlap, TP_OVERLAP)
     if job.parts > 1 and tp > 1 and job.tp_overlap != "none":
@@ -212,10 +225,8 @@ def check_context_parallel(job: Job) -> None:
     if not rule.holds(cp):
         near = [degree for degree in divisors(sequence) if rule.holds(degree)]
         length = max(1, round(sequence / (2 * cp))) * 2 * cp
-        raise UserError(
-            f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} pieces; cp can be "
-            f"{choices(near, cp)}; the nearest sequence that can is {length} (--sequence {length})."
-        )
+        longer = f"; the nearest sequence that can is {length} (--sequence {length})"
+        raise DegreeError("cp", cp, f"cannot {rule.what} into {2 * cp} pieces", near, longer)
     if job.sequence_parallel != "none" and sequence // cp % tp:
         raise UserError(
             f"tp={tp} cannot cut the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has."
@@ -249,7 +260,7 @@ def check_experts(job: Job) -> None:
     for rule in expert_rules(model.experts):
         if not rule.holds(mesh.ep):
             near = [degree for degree in range(1, model.experts + 1) if rule.holds(degree)]
-            raise UserError(f"ep={mesh.ep} cannot {rule.what}; ep can be {choices(near, mesh.ep)}.")
+            raise DegreeError("ep", mesh.ep, f"cannot {rule.what}", near)
     for rule in routed_rules(model.expert_ffn, model.sequence // mesh.cp):
         if not rule.holds(mesh.tp):
             raise UserError(f"tp={mesh.tp} cannot {rule.what}; choose one that divides it.")

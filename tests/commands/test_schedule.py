@@ -40,6 +40,19 @@ def test_what_is_missing_is_said_with_what_can_be_given(capsys):
     assert "needs framework: megatron, torchtitan, deepspeed (" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["schedule", "1f1b", "--algorithm", "ring"], "; --algorithm is an option of ndparallel collective"),
+        (["mesh", "--schedule", "1f1b"], "; --schedule is an option of ndparallel plan, goodput and explain"),
+        (["mesh", "--nothing-like-it", "2"], " 2"),
+    ],
+)
+def test_an_option_of_another_command_is_told_as_its_own(capsys, words, meant):
+    assert main(words) == 2
+    assert f"{meant} (ndparallel {words[0]} --help" in capsys.readouterr().err
+
+
 def test_json_has_the_lists_the_times_and_the_figures(capsys):
     told = asked(
         capsys,
@@ -286,12 +299,15 @@ def test_a_number_that_has_no_room_beside_its_letter_stands_below_it():
         (("zbv", "--stages", 4, "--microbatches", 8), "Did you mean 'zb-v'?"),
         (
             ("1f1b", "--stages", 4, "--microbatches", 8, "--forward", -1),
-            "seconds of F must be finite and not below 0, not -1.0.",
+            "--forward -1 is no time: give 0 or more.",
         ),
         (
             ("1f1b", "--stages", 4, "--microbatches", 8, "--fused", -1),
-            "seconds of a fused pair must be finite",
+            "--fused -1 is no time: give 0 or more.",
         ),
+        (("1f1b", "--backward-weight", "-0.5"), "--backward-weight -0.5 is no time"),
+        (("1f1b", "--p2p", "nan"), "--p2p nan is no time"),
+        (("1f1b", "--p2p", "inf"), "--p2p inf is no time"),
         (
             ("searched", "--stages", 4, "--microbatches", 8, "--memory-limit", 0),
             "a memory limit of 0 activations is too low",

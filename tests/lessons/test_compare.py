@@ -171,6 +171,12 @@ def test_any_strategy_of_any_lesson_can_be_asked_for(capsys):
     assert [(row["name"], row["gpus"]) for row in rows] == [("ZeRO-1", 4), ("4 microbatches", 1)]
 
 
+def test_a_strategy_is_taken_under_the_name_that_the_table_prints(capsys):
+    labels = ["0D single GPU", "1d ddp ring", "TP"]
+    rows = compare_json(capsys, *only(*labels))["strategies"]
+    assert [row["name"] for row in rows] == ["single GPU", "DDP ring", "TP"]
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -9,7 +9,7 @@ from ndparallel.training.pipeline_stages import schedule_of
 
 
 def refused(capsys, *words: str) -> str:
-    assert main(["lesson", *words, "--engine", "inline", "--timeline", "none"]) == 2
+    assert main(["lesson", words[0], "--engine", "inline", "--timeline", "none", *words[1:]]) == 2
     return capsys.readouterr().err
 
 
@@ -57,6 +57,21 @@ def test_a_sequence_longer_than_the_text_is_refused_before_anything_runs(capsys,
     assert "bytes; a batch of 8 sequences of 100000000 needs at least 800000001. Name a longer text" in told
 
 
+@pytest.mark.parametrize(
+    ("words", "can_be"),
+    [
+        ("ep --gpus 3", "--gpus can be 1, 2, 4, 8."),
+        ("ep --gpus 3 --batch 4", "--gpus can be 1, 2, 4."),  # 8 GPUs would have half a sequence each
+        # one GPU has no ring
+        ("cp --gpus 3", "--gpus can be 2, 4, 8, 16, 32; the nearest sequence that can is 66"),
+        ("2d --gpus 3", "--gpus can be 1, 2, 4, 8."),
+        ("4d --cp 3 --gpus 6", "cp can be 1, 2, 4, 8, 16, 32; the"),  # --gpus would not change cp
+    ],
+)
+def test_a_degree_that_gpus_alone_set_is_told_as_gpus(capsys, words, can_be):
+    assert f"; {can_be}" in refused(capsys, *words.split())
+
+
 @pytest.mark.parametrize(("sequence", "near"), [(63, 64), (3, 8), (67, 64)])
 def test_the_sequence_that_is_advised_can_be_cut(capsys, sequence, near):
     """Of 63 tokens no lesson on context parallelism has a part for every GPU, so that no cp would do."""
@@ -66,10 +81,25 @@ def test_the_sequence_that_is_advised_can_be_cut(capsys, sequence, near):
     assert main(["lesson", "cp", "--sequence", str(near), *options]) == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["3d", "--schedule", "ZB-v"], "; that is --strategy ZB-V"),
+        (["3d", "--schedule=gpipe"], "; that is --strategy GPipe"),
+        (["2d", "--sequence-parallel", "sp"], "; that is --strategy 'TP + SP'"),
+        (["3d", "--schedule", "zb-h2"], "; --schedule is an option of 4d_combined.py"),
+        (["1d", "--chunks", "2"], "; --chunks is an option of 3d_pipeline_parallel.py"),
+        (["1d", "--nothing-like-it", "2"], " 2"),
+    ],
+)
+def test_what_is_no_option_here_is_told_as_a_strategy_or_as_another_lessons_option(capsys, words, meant):
+    assert f"{meant} (ndparallel lesson {words[0]} --help" in refused(capsys, *words)
+
+
 def test_degrees_that_would_do_are_found_for_a_sequence_of_any_length(capsys):
     """A million million and 2 tokens: all numbers up to it would take hours."""
     told = refused(capsys, "cp", "--gpus", "2", "--sizes-only", "--sequence", str(10**12 + 2))
-    assert "cp=2 cannot cut a sequence of 1000000000002 into 4 pieces; cp can be 1, " in told
+    assert "cp=2 cannot cut a sequence of 1000000000002 into 4 pieces; --gpus can be 3, " in told
 
 
 def test_a_model_that_nobody_knows_is_refused_for_its_name(capsys):

@@ -19,7 +19,7 @@ from ndparallel.planner.layers.kept import kept_bytes, linear_bytes
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.legality import check, violations
-from ndparallel.planner.memory.deepspeed import largest_weight
+from ndparallel.planner.memory.deepspeed import largest_weight, smallest_weight
 from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.number_types import NUMBER_TYPES
@@ -398,6 +398,19 @@ def test_adapters_stand_on_linear_attention_too():
     # in_proj_qkv, in_proj_z, in_proj_b and in_proj_a read the same input
     assert on_all.elements(QWEN, matrices, 1) == rank * (4 * H + INTO + VALUES + H)
     assert on_output.elements(QWEN, matrices, 1) == rank * (VALUES + H)
+
+
+def test_qwen3_next_joins_the_matrices_into_linear_attention():
+    """in_proj_qkvz and in_proj_ba of Qwen3NextGatedDeltaNet in transformers, of 2048 inputs: 16 heads of
+    queries and keys and 32 of values and their gate, all of 128 numbers, and two gates for each of 32."""
+    qkvz, ba, rank = 2 * 16 * 128 + 2 * 32 * 128, 2 * 32, 16
+    shape = find_model("qwen3-next-80b-a3b")
+    matrices = shape.linear_attention()
+    expected = rank * (2048 + qkvz + 2048 + ba + 32 * 128 + 2048)
+    assert Adapters(rank).elements(shape, matrices, 1) == expected
+    assert Adapters(rank, ("in_proj_ba",)).elements(shape, matrices, 1) == rank * (2048 + ba)
+    assert smallest_weight(job(shape, "deepspeed")) == 2048 * ba
+    assert largest_weight(job(replace(shape, vocab=256), "deepspeed"), Plan(zero=3)) == 2048 * qkvz
 
 
 # -------------------------------------------------------------------------------------------------- plans

@@ -49,7 +49,8 @@ class GatedDeltaNet:
     """Linear attention by the gated delta rule (Yang et al., arXiv 2412.06464) in `layers` (their numbers,
     from 0). Every head of values has a state, which a gate lets decay and a second one lets learn; heads of
     queries and keys serve several of them. Queries, keys and values pass a convolution over `conv` tokens,
-    and what comes out is normed and gated (Qwen3NextGatedDeltaNet in transformers)."""
+    and what comes out is normed and gated (Qwen3NextGatedDeltaNet in transformers). Where it is `joined`, the
+    gate's matrix is one with that of queries, keys and values, and so are the two gates of states."""
 
     key_heads: int
     value_heads: int
@@ -57,6 +58,7 @@ class GatedDeltaNet:
     value_dim: int
     conv: int
     layers: tuple[int, ...]
+    joined: bool = False
 
     def __post_init__(self) -> None:
         checked_sizes(self, ("key_heads", "value_heads", "key_dim", "value_dim", "conv"))

@@ -19,6 +19,7 @@ from ndparallel.planner.models.parts_of_config import (
     gpt_oss_words,
     granite_experts,
     hunyuan_experts,
+    joined_delta_net,
     latent_attention,
     llama4_experts,
     llama4_words,
@@ -55,6 +56,7 @@ QWEN3_NEXT = replace(
     QWEN3_5,
     class_name="Qwen3NextConfig",
     defaults={**QWEN3_5.defaults, "every": 1, "dense_layers": []},
+    linear=joined_delta_net,
     experts=qwen2_experts,
 )
 QWEN3_5_MOE = replace(

@@ -165,6 +165,10 @@ def gated_delta_net(config: Config) -> GatedDeltaNet:
     )
 
 
+def joined_delta_net(config: Config) -> GatedDeltaNet:
+    return replace(gated_delta_net(config), joined=True)
+
+
 # ------------------------------------------------------------------------------------------------- windows
 
 
