@@ -29,7 +29,7 @@ from ndparallel.planner.options import (
     travelling,
 )
 from ndparallel.planner.prediction import Prediction
-from ndparallel.planner.state_options import adapters_from
+from ndparallel.planner.state_options import adapters_from, on_model
 
 BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside a script
 
@@ -123,6 +123,7 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
         found = framework.read(text, hardware, beside(arguments, framework, path))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+    on_model(adapters_from(arguments), found.job.shape)
     imbalance = routing_from(arguments, found.job.shape)["routing_imbalance"]
     return replace(found, job=replace(found.job, routing_imbalance=imbalance))
 

@@ -79,6 +79,13 @@ def adapted_parts(shape: ModelShape, matrix: str) -> dict[str, float]:
     return {name: part / sum(outputs.values()) for name, part in outputs.items()}
 
 
+def adapted_names(shape: ModelShape) -> tuple[str, ...]:
+    """Hugging Face's matrices of a model on which adapters can stand."""
+    matrices = (*shape.attention(), *shape.linear_attention(), *shape.mlp(shape.ffn))
+    names = [name for matrix in matrices for name in adapted_parts(shape, matrix.name)]
+    return tuple(dict.fromkeys(names))
+
+
 def linear_outputs(shape: ModelShape) -> dict[str, int]:
     """The outputs of the matrices into linear attention (Qwen3NextGatedDeltaNet, where they are joined, and
     Qwen3_5GatedDeltaNet in transformers)."""

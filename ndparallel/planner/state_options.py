@@ -10,8 +10,9 @@ from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.hardware.accelerator import host_bandwidth
-from ndparallel.planner.adapters import NF4_BITS, TARGETS, Adapters
+from ndparallel.planner.adapters import NF4_BITS, TARGETS, Adapters, adapted_names
 from ndparallel.planner.job import MOMENTS, OFFLOADS, TrainingJob
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import MODULES, Stack, ordered_modules
 
@@ -63,7 +64,7 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
         "moments": arguments.moments,
         "offload": words_from("offload", PARAMETERS.sub("weights", arguments.offload or ""), OFFLOADS),
         "offload_share": checked_share(arguments.offload_share),
-        "adapters": adapters_from(arguments),
+        "adapters": on_model(adapters_from(arguments), job.shape),
     }
     if states["offload_share"] < 1 and "activations" not in states["offload"]:
         raise UserError("--offload-share is of activations: add --offload activations.")
@@ -79,6 +80,14 @@ def checked_share(share: float) -> float:
     if not 0 < share <= 1:
         raise UserError(f"--offload-share is {share:g}; it must be above 0, and at most 1.")
     return share
+
+
+def on_model(adapters: Adapters | None, shape: ModelShape) -> Adapters | None:
+    """Return the adapters. Raises UserError for a matrix that the model does not have."""
+    for matrix in adapters.matrices if adapters else ():
+        if matrix not in (names := adapted_names(shape)):
+            raise unknown(f"matrix of {shape.name} for --lora-on:", matrix, names)
+    return adapters
 
 
 def adapters_from(arguments: argparse.Namespace) -> Adapters | None:

@@ -263,6 +263,18 @@ def test_hardware_without_a_host_link_cannot_offload():
         predict(replace(job(offload=("optimizer",)), hardware=unknown), Plan(dp=8))
 
 
+@pytest.mark.parametrize(
+    ("model", "absent", "near"),
+    [("llama-3-8b", "q_a_proj", "q_proj"), ("qwen3-next-80b-a3b", "in_proj_qkv", "in_proj_qkvz")],
+)
+def test_adapters_on_a_matrix_that_the_model_lacks_are_refused(model, absent, near, capsys):
+    """PEFT would train none there."""
+    asked = ["--model", model, "--gpus", "8", "--global-batch", "8", "--lora", "16", "--lora-on", absent]
+    assert main(["plan", *asked, "--dp", "8"]) != 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"unknown matrix of {model} for --lora-on: '{absent}'. Did you mean '{near}'?" in said
+
+
 # -------------------------------------------------------------------------------------------------- weights
 
 
