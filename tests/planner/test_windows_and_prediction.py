@@ -8,7 +8,7 @@ from gpu import Operation
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.flops import flops, model_flops
+from ndparallel.planner.layers.flops import flops, model_flops, recomputed_flops
 from ndparallel.planner.layers.kept import (
     kept_bytes,
     layer_bytes,
@@ -135,6 +135,14 @@ def test_a_prediction_layer_is_turned_round_as_others_are_on_a_rank_without_them
     assert last.activations == pytest.approx(own.kept + own.once + 2 * hidden + passed, rel=1e-12)
     bound = lower_bound(one, plan)
     assert bound.memory_bytes[0] == pytest.approx(predict(one, plan).fullest.total, rel=1e-9)
+
+
+def test_flops_that_are_done_again_are_those_of_prediction_layers_too():
+    """One more layer with experts than without, of every token of the step."""
+    plan = Plan(dp=64, ep=64, recompute="full")
+    one, less = job(DEEPSEEK), job(without_prediction(DEEPSEEK))
+    layer = 64 * plan.microbatches(one) * flops(lists_of(one, plan).unit("experts", "full").recompute)
+    assert recomputed_flops(one, plan) - recomputed_flops(less, plan) == pytest.approx(layer, rel=1e-9)
 
 
 def test_a_plan_says_what_its_model_has_beside_its_total(capsys):
