@@ -24,6 +24,7 @@ from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.stages import elements_of, trained_of
 from ndparallel.planner.step.data_collectives import gathered_weights
+from ndparallel.search.advice import advise
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.search import search
 
@@ -351,6 +352,11 @@ def test_a_search_with_weights_on_the_host_takes_zero_3_and_is_sure_of_its_best(
     assert found.best.plan.zero == 3 and found.gap < 0.02
     alone = search(on_host("optimizer", "weights", shape=find_model("qwen3-0.6b")), 1)
     assert (alone.best.plan.zero, alone.best.plan.gpus) == (3, 1)
+
+
+def test_guides_shard_weights_that_are_on_the_host():
+    advice = advise(on_host("optimizer", "weights"), 8)
+    assert [way.plan.zero for way in advice.ways] == [3]
 
 
 # ---------------------------------------------------------------------------------------------- activations
