@@ -22,8 +22,8 @@ from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.parameter_kernels import (
     copies_of_shards,
+    host_parts,
     owned,
-    step_on_host,
     step_operations,
 )
 from ndparallel.planner.step.streams import Item, StreamClock
@@ -86,14 +86,14 @@ class FrameworkRows:
         return collective_row(item, self.work.machine.exposed(item) if beside else whole, beside)
 
     def optimizer(self) -> list[Row]:
-        """The optimizer's step kernel by kernel, or what it takes on the host."""
+        """The optimizer's step kernel by kernel, and what of it is on the host."""
         pricing, trained = self.work.pricing, self.work.trained(0)
-        if "optimizer" not in self.work.job.offload:
-            return [*map(self.row, step_operations(pricing, *trained))]
-        return [
+        on_gpu = [] if "optimizer" in self.work.job.offload else step_operations(pricing, *trained)
+        on_host = [
             Row(part.name, 0.0, float(part.bytes), float(part.seconds), HOST_LINK if part.bytes else HOST)
-            for part in step_on_host(pricing, owned(pricing, *trained))
+            for part in host_parts(pricing, owned(pricing, *trained))
         ]
+        return [*map(self.row, on_gpu), *on_host]
 
     def beside_another(self, unit: str) -> str:
         """What a plan counts for the passes of a unit that run beside those of another microbatch."""

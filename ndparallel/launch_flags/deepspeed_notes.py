@@ -28,9 +28,11 @@ ADAM = re.compile(
 STAGE, HOST, ACCUMULATION = fields.DEEPSPEED_ZERO, fields.DEEPSPEED_HOST, fields.DEEPSPEED_STEPS
 WEIGHTS = fields.DEEPSPEED_WEIGHTS
 PERSISTENT = "zero_optimization.stage3_param_persistence_threshold"
+ON_HOST = {
+    HOST: ("optimizer", "it is", "ZeRO's: without it the optimizer stays"),
+    WEIGHTS: ("weights", "they are", "ZeRO-3's: without it weights stay"),
+}
 NOT_MODELLED = {  # settings: what is priced without a word, and what in place of others
-    HOST: (("none", "cpu", None), "it is on the host"),
-    WEIGHTS: (("none", "cpu", None), "they are in the host's memory"),
     "zero_optimization.offload_optimizer.super_offload": ((False,), "the host steps it as DeepSpeedCPUAdam"),
     "zero_optimization.contiguous_gradients": ((True,), "gradients wait in one buffer"),
     "zero_optimization.reduce_scatter": ((True,), "gradients go to their shard alone"),
@@ -96,18 +98,23 @@ def notes_on_settings(settings: Settings, job: TrainingJob, plan: Plan, by: str)
         if any(switches or own):
             yield f"{part} is not modelled: {instead}."
     yield from notes_on_numbers(settings)
-    for key, word, why in (
-        (HOST, "optimizer", "ZeRO's: without it the optimizer stays"),
-        (WEIGHTS, "weights", "ZeRO-3's: without it weights stay"),
-    ):
-        if settings.given.get(key) in ("cpu", "nvme") and word not in job.offload:
-            yield f"{key} is {why} on the GPU."
-        pinned = key.replace("device", "pin_memory")
-        if word in job.offload and settings.given.get(pinned) is not True:
-            yield f"{pinned} is not true: copies of pages that can move are slower than priced."
+    yield from notes_on_host(settings, job)
     yield from note_on_persistence(settings, job)
     if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
         yield f"Not given, so as {by} has it: {said}."
+
+
+def notes_on_host(settings: Settings, job: TrainingJob) -> Iterator[str]:
+    """Sentences about what is to be on the host, and is elsewhere or in pages that can move."""
+    for key, (word, it, why) in ON_HOST.items():
+        device = settings.given.get(key)
+        if word in job.offload:
+            if device == "nvme":
+                yield f"{key} = 'nvme' is not modelled: {it} in the host's memory."
+            if not settings.switch(pinned := key.replace("device", "pin_memory")):
+                yield f"{pinned} = False is not modelled: copies of pages that can move take longer."
+        elif device in ("cpu", "nvme"):
+            yield f"{key} is {why} on the GPU."
 
 
 def assumed(settings: Settings, job: TrainingJob) -> Iterator[tuple[str, str]]:
@@ -115,6 +122,7 @@ def assumed(settings: Settings, job: TrainingJob) -> Iterator[tuple[str, str]]:
     for key in (STAGE, ACCUMULATION):
         if key in settings.assumed:
             yield key, f"{settings.assumed[key]}"
+    yield from ((key, "true") for key in settings.assumed if key.endswith(".pin_memory"))
     if fields.DEEPSPEED_BESIDE in settings.assumed and settings.number(STAGE, 0):
         yield fields.DEEPSPEED_BESIDE, f"{job.stack.dp_overlap}".lower()
     if fields.DEEPSPEED_BUCKET in settings.assumed and settings.number(STAGE, 0):

@@ -16,7 +16,7 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import MODULES, Stack, ordered_modules
 
-PARAMETERS = re.compile(r"\bparam(?:eter)?s\b")  # as DeepSpeed says to weights
+PARAMETERS = re.compile(r"\bparam(?:eter)?s?\b")  # as DeepSpeed says to weights
 
 STATE_DEFAULTS: dict[str, Any] = {
     "half": False,

@@ -49,6 +49,8 @@ class GuideRules:
 
     def plans(self) -> list[Plan]:
         """What the rules end in: a plan for each of the ways that they leave open."""
+        if self.job.weights_away:  # which FSDP alone takes from there
+            return self.sharded()
         if self.fits_on_one():
             return [self.data_parallel(zero=0)]
         if experts := self.job.shape.experts:

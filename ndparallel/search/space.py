@@ -36,7 +36,7 @@ from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill, divisors
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import reduces_once, violations
+from ndparallel.planner.legality import reduces_once, violations, why_not
 from ndparallel.planner.plan_name import known_modules
 from ndparallel.planner.stack import ordered_modules
 from ndparallel.search.bounds.plan_table import DEGREES
@@ -245,8 +245,12 @@ def parsed(words: str) -> tuple[str, Any]:
 
 
 def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
-    """Say what would do: values of what was fixed that have a plan, or why no layout is legal."""
+    """Say what is wrong however the job is cut, or what would do: values of what was fixed that have a plan,
+    or why no layout is legal."""
     gpus, fixed, frameworks = space.gpus, space.fixed, space.frameworks
+    zero = min(some(stages_of_zero(space.job), fixed, "zero") or fixed_values(fixed, "zero"))
+    for reason in why_not(space.job, Plan(zero=zero, micro_batch=space.job.global_batch)):
+        return UserError(reason)
     where = count(gpus, "GPU")
     for name in (name for name in DEGREES if name in fixed):
         without = {other: value for other, value in fixed.items() if other != name}

@@ -21,7 +21,7 @@ from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.legality import DTYPE_SPELLINGS, DTYPES
-from ndparallel.planner.models.shape import SIZES
+from ndparallel.planner.models.shape import SIZES, ModelShape
 from ndparallel.planner.software import FP8_PARAM_GATHER, find_stack
 
 FORM = re.compile(r"\s*([\w-]+)\s*([*/=])\s*(\S.*?)\s*")
@@ -178,11 +178,11 @@ def of_job(name: str) -> Field:
 
 def of_model(name: str) -> Field:
     def write(at: Variant, value: int) -> Variant:
+        shape: ModelShape = at.job.shape
         sizes: dict[str, Any] = {name: value}
-        if name == "layers" and (linear := at.job.shape.linear):
-            sizes["linear"] = linear.among(at.job.shape.layers, value)
         with naming(f"{name}={value}"):
-            return replace(at, job=replace(at.job, shape=replace(at.job.shape, **sizes)))
+            changed = shape.with_layers(value) if name == "layers" else replace(shape, **sizes)
+            return replace(at, job=replace(at.job, shape=changed))
 
     return Field(lambda at: getattr(at.job.shape, name), write)
 

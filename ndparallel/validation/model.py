@@ -104,12 +104,10 @@ def known_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape | None:
     experts = experts_of(stated, layers)
     positions = max(known.positions, run["batch"]["sequence"]) if known.positions else 0
     return replace(
-        known,
+        known.with_layers(layers),
         name=stated.name,
-        layers=layers,
         vocab=vocabulary(run, stated),
         experts=experts,
-        linear=known.linear and known.linear.among(known.layers, layers),
         positions=positions,
     )
 

@@ -463,16 +463,18 @@ def test_an_optimizer_on_the_host_is_read_where_there_is_zero():
 
 
 @pytest.mark.parametrize("device", ["cpu", "nvme"])
-def test_weights_on_the_host_are_read_where_there_is_zero_3(device):
-    away = {"zero_offload_param": {"device": device}}
+@pytest.mark.parametrize("pinned", [{}, {"pin_memory": True}, {"pin_memory": False}])
+def test_weights_on_the_host_are_read_where_there_is_zero_3(device, pinned):
+    away = {"zero_offload_param": {"device": device, **pinned}}
     found = {stage: read(changed(zero_stage=stage, **away)) for stage in (2, 3)}
     assert [found[stage].job.offload for stage in (2, 3)] == [(), ("weights",)]
     said = {stage: " ".join(one.notes) for stage, one in found.items()}
     for words, where in {
         "offload_param.device is ZeRO-3's: without it weights stay on the GPU": [2],
-        "offload_param.device = 'nvme' is not modelled: they are in the host's memory": [2, 3]
+        "offload_param.device = 'nvme' is not modelled: they are in the host's memory": [3]
         * (device == "nvme"),
-        "offload_param.pin_memory is not true": [3],
+        "offload_param.pin_memory = False is not modelled": [3] * (pinned == {"pin_memory": False}),
+        "as DeepSpeed 0.19.6 has it: zero_optimization.offload_param.pin_memory true": [3] * (not pinned),
     }.items():
         assert [stage for stage in (2, 3) if words in said[stage]] == where
 

@@ -75,6 +75,21 @@ def test_a_model_of_more_or_fewer_layers_goes_on_with_their_pattern():
         )
 
 
+def test_whole_layers_and_dense_ones_go_on_but_not_dense_ones_that_come_first():
+    """Gemma 2: every second layer sees all. Llama 4 Maverick: every second one is dense, every fourth sees
+    all. DeepSeek-V3: the first three are dense."""
+    gemma, maverick, deepseek = map(find_model, ("gemma-2-9b", "llama-4-maverick", "deepseek-v3"))
+    for layers in (20, 84):
+        assert list(gemma.with_layers(layers).whole_layers) == list(range(1, layers, 2))
+    four = ["window-dense", "window-experts", "window-dense", "experts"]
+    for layers in (24, 96):
+        found = maverick.with_layers(layers)
+        assert [found.kind(layer) for layer in range(layers)] == four * (layers // 4)
+    for layers in (30, 122):
+        experts = deepseek.with_layers(layers).experts
+        assert experts and experts.dense_layers == (0, 1, 2)
+
+
 def test_heads_of_keys_serve_heads_of_values_evenly():
     with pytest.raises(UserError, match="5 heads of keys cannot serve 32 .* nearest: 4 or 8"):
         GatedDeltaNet(5, 32, 128, 128, 4, (0,))

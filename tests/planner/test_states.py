@@ -1,6 +1,7 @@
 """What makes a model fit: fewer bits in the optimizer, states on the host, adapters beside a frozen model.
 Held against published counts, and against bytes and seconds by hand."""
 
+import json
 from dataclasses import replace
 from typing import cast
 
@@ -23,6 +24,7 @@ from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.stages import elements_of, trained_of
 from ndparallel.planner.step.data_collectives import gathered_weights
+from ndparallel.search.advice import advise
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.search import search
 
@@ -309,8 +311,18 @@ def test_a_step_on_a_slow_link_takes_two_copies_of_the_weights_for_each_microbat
     one = on_host("weights", bytes_per_second=1e8)
     step, plan = predict(one, Plan(dp=dp, zero=3)).step, Plan(dp=dp, zero=3)
     copies = 2 * plan.microbatches(one) * 2 * LLAMA_8B.parameters().total / dp / 1e8
-    back = 2 * LLAMA_8B.parameters().total / dp / 1e8  # of weights that a GPU has stepped
+    back = 4 * LLAMA_8B.parameters().total / dp / 1e8  # in float32, of weights that a GPU has stepped
     assert copies + back < step.seconds < 1.02 * (copies + back) + predict(job(), Plan(dp=dp)).seconds
+
+
+def test_what_a_step_takes_is_listed_kernel_by_kernel_with_the_copy_to_the_host(capsys):
+    asked = "explain --model llama-3-8b --gpus 8 --zero 3 --software deepspeed --unit optimizer --json"
+    assert main([*asked.split(), "--offload", "weights"]) == 0
+    rows = json.loads(capsys.readouterr().out)["passes"]["optimizer"]
+    one = replace(job(offload=("weights",), batch=8), stack=find_stack("deepspeed"))
+    step = predict(one, Plan(dp=8, zero=3)).step.breakdown["optimizer"]
+    assert sum(row["seconds"] for row in rows) == pytest.approx(step, rel=1e-9)
+    assert rows[-1]["name"] == "weights to host" and rows[-1]["bound"] == "link to the host"
 
 
 def test_weights_that_the_host_steps_stay_there():
@@ -326,10 +338,24 @@ def test_weights_that_the_host_steps_stay_there():
     ("software", "zero", "words"),
     [("deepspeed", 1, "zero is 1: take zero 3"), ("torchtitan", 3, "training.enable_cpu_offload")],
 )
-@pytest.mark.parametrize("name", ["weights", "parameters"])
+@pytest.mark.parametrize("name", ["weights", "parameters", "param"])
 def test_weights_on_the_host_are_deepspeeds_zero_3(software, zero, words, name, capsys):
     asked = ["--model", "llama-3-8b", "--gpus", "8", "--zero", f"{zero}", "--global-batch", "8"]
     assert main(["plan", *asked, "--software", software, "--offload", f"optimizer, {name}"]) != 0
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--offload weights", "take --software deepspeed"),
+        ("--offload weights --software deepspeed --fix zero=2", "zero is 2: take zero 3"),
+        ("--model qwen3.5-9b --software megatron-2021", "megatron-2021 has no linear attention"),
+    ],
+)
+def test_a_search_says_what_no_plan_of_the_job_can_have(options, words, capsys):
+    asked = f"plan --model llama-3-8b --gpus 8 --global-batch 8 {options}"
+    assert main(asked.split()) != 0
     assert words in " ".join(capsys.readouterr().err.split())
 
 
@@ -338,6 +364,11 @@ def test_a_search_with_weights_on_the_host_takes_zero_3_and_is_sure_of_its_best(
     assert found.best.plan.zero == 3 and found.gap < 0.02
     alone = search(on_host("optimizer", "weights", shape=find_model("qwen3-0.6b")), 1)
     assert (alone.best.plan.zero, alone.best.plan.gpus) == (3, 1)
+
+
+def test_guides_shard_weights_that_are_on_the_host():
+    advice = advise(on_host("optimizer", "weights"), 8)
+    assert [way.plan.zero for way in advice.ways] == [3]
 
 
 # ---------------------------------------------------------------------------------------------- activations

@@ -8,14 +8,20 @@ from gpu import Operation
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.flops import flops, model_flops
-from ndparallel.planner.layers.kept import kept_bytes
-from ndparallel.planner.layers.layer import LayerLists
+from ndparallel.planner.layers.flops import flops, model_flops, recomputed_flops
+from ndparallel.planner.layers.kept import (
+    kept_bytes,
+    layer_bytes,
+    normed_bytes,
+    passed_bytes,
+    passed_messages,
+)
+from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import memory_of, predict
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.stages import elements_of
+from ndparallel.planner.stages import elements_of, stage_kinds
 from ndparallel.planner.step.framework import framework_workload
 from ndparallel.search.bounds.lower_bound import lower_bound
 
@@ -110,6 +116,33 @@ def test_prediction_layers_cost_time_and_memory_of_the_last_pipeline_rank():
     hidden = 2 * 4096 * 7168  # bytes of a hidden state: two are joined, and so are what went into their norms
     kept = kept_bytes(lists, "experts", "none") + 4 * hidden
     assert more[-1].activations - less[-1].activations == pytest.approx(kept, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "software", "cp"), [("full", "megatron-core", 1), ("none", "torchtitan", 2)]
+)
+def test_a_prediction_layer_is_turned_round_as_others_are_on_a_rank_without_them(recompute, software, cp):
+    """62 layers fill 31 stages of 32, and the last one has the head alone: what a layer holds while it is
+    computed again, or gathers of keys and values, is there, too."""
+    plan = Plan(pp=32, dp=8, ep=8, cp=cp, zero=1, recompute=recompute)
+    one = replace(job(replace(DEEPSEEK, layers=62)), stack=find_stack(software))
+    assert stage_kinds(one, plan)[-1] == ("head",)
+    last = memory_of(framework_workload(one, plan))[-1]
+    own = layer_bytes(one, plan, "experts")
+    hidden = normed_bytes(lists_of(one, plan))
+    passed = passed_bytes(one, plan) * passed_messages("loop", 32, 1, 31, plan.microbatches(one), 1)
+    assert own.once > 0
+    assert last.activations == pytest.approx(own.kept + own.once + 2 * hidden + passed, rel=1e-12)
+    bound = lower_bound(one, plan)
+    assert bound.memory_bytes[0] == pytest.approx(predict(one, plan).fullest.total, rel=1e-9)
+
+
+def test_flops_that_are_done_again_are_those_of_prediction_layers_too():
+    """One more layer with experts than without, of every token of the step."""
+    plan = Plan(dp=64, ep=64, recompute="full")
+    one, less = job(DEEPSEEK), job(without_prediction(DEEPSEEK))
+    layer = 64 * plan.microbatches(one) * flops(lists_of(one, plan).unit("experts", "full").recompute)
+    assert recomputed_flops(one, plan) - recomputed_flops(less, plan) == pytest.approx(layer, rel=1e-9)
 
 
 def test_a_plan_says_what_its_model_has_beside_its_total(capsys):

@@ -483,6 +483,15 @@ def test_a_hybrid_of_another_depth_goes_on_with_its_pattern():
 GROK = RUNS["dgxc2502_grok_bf16_512"]
 
 
+@pytest.mark.parametrize("layers", [4, 48])
+def test_a_model_with_windows_of_another_depth_goes_on_with_its_pattern(layers):
+    """gpt-oss-20b has 24 layers, of which every second one sees the whole sequence."""
+    run = {"model": {"name": "gpt-oss-20b", "layers": layers}, "batch": {"sequence": 4096}}
+    shape = shape_of(run, 1, STACKS["megatron-core"])
+    kinds = [shape.kind(layer) for layer in range(layers)]
+    assert kinds == ["window-experts", "experts"] * (layers // 2)
+
+
 def test_experts_are_cut_by_tp_in_megatron_core_unless_etp_or_the_dispatcher_says_otherwise():
     """megatron/core/parallel_state.py: expert_tensor_parallel_size is that of tp by default."""
     assert express(GROK).job.stack.cuts_experts

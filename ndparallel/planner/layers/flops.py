@@ -9,13 +9,14 @@ Limit  Published MFUs differ by up to 2x: some count the masked half of attentio
        recomputation.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 from gpu import Operation
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.models.shape import ModelShape, causal_pairs
-from ndparallel.planner.stages import has_window, is_linear, stage_kinds, trained_of
+from ndparallel.planner.stages import KEPT, has_window, is_linear, stage_kinds, trained_of
 
 # products with a state for each token, as Megatron counts the gated delta rule: K K^T, V K^T,
 # S (I - b K K^T) and S Q (num_floating_point_operations in megatron/training/training.py)
@@ -70,11 +71,8 @@ def recomputed_flops(job: TrainingJob, plan: Plan) -> float:
     """FLOPs of one step that are done again, on all GPUs."""
     stack = replace(job.stack, selective=plan.modules(job.stack))
     lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), stack)
-    kinds = [kind for stage in stage_kinds(job, plan) for kind in stage]
-    layers = {kind: kinds.count(kind) for kind in job.shape.layer_kinds}
-    again = sum(
-        count * flops(lists.unit(kind, plan.recompute).recompute) for kind, count in layers.items() if count
-    )
+    kinds = Counter(kind for stage in stage_kinds(job, plan) for kind in stage if not kind.endswith(KEPT))
+    again = sum(count * flops(lists.unit(kind, plan.recompute).recompute) for kind, count in kinds.items())
     return float(again * plan.tp * plan.cp * plan.dp * plan.microbatches(job))
 
 

@@ -55,14 +55,13 @@ def layer_bytes(job: TrainingJob, plan: Plan, kind: str) -> LayerBytes:
     return LayerBytes(kept_bytes(lists, kind, recompute), once_bytes(job, plan, kind, recompute))
 
 
-def prediction_bytes(job: TrainingJob, plan: Plan):
-    """Bytes that prediction layers keep, of the one microbatch whose loss is being computed; beside a layer's
-    own the two normed hidden states that they join, and what goes into the norms."""
+def prediction_bytes(job: TrainingJob, plan: Plan) -> LayerBytes:
+    """The bytes of all prediction layers, of the one microbatch whose loss is being computed; they keep
+    beside a layer's own the two normed hidden states that they join, and what goes into the norms."""
     if not (layers := job.shape.prediction_layers):
-        return 0.0
-    lists = lists_of(job, plan)
-    own = kept_bytes(lists, job.shape.last_kind, plan.recompute)
-    return layers * (own + 2 * normed_bytes(lists, ATTENTION))
+        return LayerBytes(0.0, 0.0)
+    own = layer_bytes(job, plan, job.shape.last_kind)
+    return LayerBytes(layers * (own.kept + 2 * normed_bytes(lists_of(job, plan), ATTENTION)), own.once)
 
 
 def once_bytes(job: TrainingJob, plan: Plan, kind: str, recompute: str):

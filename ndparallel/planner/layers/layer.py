@@ -56,7 +56,7 @@ class LayerLists(LayerParts):
         return {}
 
     def unit(self, kind: str, recompute: str) -> Layer:
-        """The four lists of an embedding, dense, experts or head unit, written once; `recompute` is none,
+        """The four lists of an embedding, a layer of this kind, or a head, written once; `recompute` is none,
         selective or full."""
         if (kind, recompute) not in self.units:
             self.units[kind, recompute] = self.written(kind, recompute)

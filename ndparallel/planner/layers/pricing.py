@@ -8,7 +8,7 @@ Limit  All GPUs are alike: one number stands for them.
 Glossary
     exposed    seconds of a collective that the GPU's compute waits for
     host       the CPU that launches kernels, one after another: a pass takes no less than its launches
-    unit       embedding, dense layer, layer with experts, or head
+    unit       embedding, layer or head
 """
 
 from collections.abc import Callable
@@ -83,7 +83,7 @@ class Pricing:
         return lists_of(self.job, self.plan)
 
     def unit(self, kind: str) -> UnitSeconds:
-        """All passes of an embedding, dense, experts or head unit."""
+        """All passes of an embedding, a layer of this kind, or a head."""
         if kind not in self.units:
             found = UnitSeconds(*(self.price_list(items) for items in self.listed(kind)))
             travels = self.job.activations_away and kind.partition(" ")[0] not in ENDS

@@ -176,10 +176,15 @@ class UnitsMemory:
     def layers(self) -> list[LayerBytes]:
         return [self.layer_bytes(kind) for kind in self.kinds if kind not in ENDS]
 
+    @cached_property
+    def prediction(self) -> LayerBytes:
+        """The bytes of prediction layers, which are where the head is."""
+        return prediction_bytes(self.job, self.plan) if "head" in self.kinds else LayerBytes(0.0, 0.0)
+
     @property
     def once(self) -> Any:
         """The most that one layer holds while it is turned round."""
-        return most(layer.once for layer in self.layers)
+        return most(layer.once for layer in (*self.layers, self.prediction))
 
     @cached_property
     def message(self) -> Any:
@@ -196,7 +201,7 @@ class UnitsMemory:
         states = (fsdp_states if sharded else plain_states)(job, plan, held, trained)
         return StageMemory(
             **states | {"buffers": states["buffers"] + context},
-            activations=prediction_bytes(job, plan) if has_head else 0.0,
+            activations=self.prediction.kept,
             logits=logits,
             outside=context - WORKSPACE_BYTES,
             free_blocks=smaller(logits, self.once + passing) + (gather_block(job, plan) if sharded else 0.0),

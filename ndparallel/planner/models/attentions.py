@@ -5,7 +5,7 @@ Glossary: see `ndparallel.planner.models.shape`, and
     state    what a head of linear attention remembers: key_dim x value_dim numbers
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.matrices import Linear
@@ -100,11 +100,6 @@ class GatedDeltaNet:
             Linear("linear_in", hidden, sum(self.products), False, "columns"),
             Linear("linear_out", self.values, hidden, False, "rows"),
         )
-
-    def among(self, layers: int, others: int) -> "GatedDeltaNet":
-        """The same in a model of `others` layers where this one has `layers`: their pattern goes on."""
-        pattern = {*self.layers}
-        return replace(self, layers=tuple(layer for layer in range(others) if layer % layers in pattern))
 
     def small_parameters(self) -> int:
         """Parameters outside of these: the convolution, two biases of gates for each head, a norm."""

@@ -221,6 +221,24 @@ class ModelShape:
         """The kind of a layer with attention, of the last one's MLP: a prediction layer is such a one."""
         return self.kind(self.layers - 1).removeprefix("linear-")
 
+    def with_layers(self, layers: int) -> "ModelShape":
+        """The model with so many layers: their pattern goes on, but dense layers that come first do not come
+        again."""
+
+        def among(numbers: tuple[int, ...]) -> tuple[int, ...]:
+            first = {*numbers} == {*range(len(numbers))}
+            period = max(layers, self.layers) if first else self.layers
+            return tuple(layer for layer in range(layers) if layer % period in numbers)
+
+        linear, experts = self.linear, self.experts
+        return replace(
+            self,
+            layers=layers,
+            whole_layers=among(self.whole_layers),
+            linear=linear and replace(linear, layers=among(linear.layers)),
+            experts=experts and replace(experts, dense_layers=among(experts.dense_layers)),
+        )
+
     @cached_property
     def without_window(self) -> "ModelShape":
         """The model if all its queries saw the whole sequence."""

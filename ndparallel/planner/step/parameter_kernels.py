@@ -38,19 +38,32 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
     """Seconds of the step of these parameters, or of the rank's share of them. On the host it comes between
     gradients on their way down and weights on their way up, and a host has the parameters of all its GPUs."""
     job, mine = pricing.job, owned(pricing, shared, experts)
+    on_host = sum(part.seconds for part in host_parts(pricing, mine))
     if "optimizer" in job.offload:
-        return sum(part.seconds for part in step_on_host(pricing, mine))
+        return on_host
     gradients = zero_and_divide(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
-    down = mine * HALF / host_bandwidth(job.hardware) if job.weights_away else 0.0
-    return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients)) + down
+    return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients)) + on_host
 
 
 class HostPart(NamedTuple):
-    """One part of a step on the host: bytes on the way, and seconds."""
+    """What a step does on the host, or on the way there: bytes on the way, and seconds."""
 
     name: str
     bytes: Any
     seconds: Any
+
+
+def host_parts(pricing: Pricing, mine) -> list[HostPart]:
+    """What of a step is on the host: all of an optimizer there, or weights that a GPU has stepped and does
+    not keep. These travel in the step's 32 bits, and the host casts them (copy_kernel_cuda in
+    aten/src/ATen/native/cuda/Copy.cu, for copies that block)."""
+    job = pricing.job
+    if "optimizer" in job.offload:
+        return step_on_host(pricing, mine)
+    if not job.weights_away:
+        return []
+    down = mine * (HALF if job.half else SINGLE)
+    return [HostPart("weights to host", down, down / host_bandwidth(job.hardware))]
 
 
 def step_on_host(pricing: Pricing, mine) -> list[HostPart]:

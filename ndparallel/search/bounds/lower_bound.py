@@ -93,7 +93,8 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
     per_element, elements = table["per_element"], np.matmul(depth.parts, table["elements"])
     states = reduce(np.add, (each * held for each, held in zip(per_element, elements)))
     heads, layers = depth.units[:, HEAD, None], depth.units[:, LAYERS]
-    held = states + heads * table["logits"] + most(layers, table["once"])
+    once = np.maximum(most(layers, table["once"]), heads * table["prediction_once"])
+    held = states + heads * table["logits"] + once
     chunk = np.matmul(layers, table["kept"]) / depth.chunks
     rank, microbatches = depth.ranks[:, None], table["microbatches"]
     waiting, every = table["waiting"] * sum(elements[TRAINED]), []

@@ -5,7 +5,8 @@ Idea   As `ndparallel.search.bounds.time_columns`, of memory.
 Glossary
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it
               holds; waiting: of them those of gradients that are whole until a chunk's last microbatch
-    kept      by kind of layer, bytes that one keeps; once: of what it computes again and gathers, meanwhile
+    kept      by kind of layer, bytes that one keeps; once: of what it computes again and gathers, meanwhile;
+              prediction_once: of what a prediction layer does
     passed    bytes of one microbatch's message between stages, where they are kept
     step      lines of bytes while the optimizer steps; made: of gradients that it makes, at once most_made
 """
@@ -57,6 +58,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     holds; as gradients of all chunks wait in 1F1B, which has one."""
     plans = replace(plans, schedule="1f1b")
     kept, once = zip(*(layer_bytes(job, plans, kind) for kind in job.shape.layer_kinds))
+    prediction = prediction_bytes(job, plans)
     ways = (plain_states, fsdp_states)
     size = 2 * len(counts_of(job))
     plain, fsdp = (
@@ -76,7 +78,8 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
         "away": job.activations_away,
         "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),
         "passed": passed_bytes(job, plans),
-        "logits": logits_bytes(job, plans) + prediction_bytes(job, plans),
+        "logits": logits_bytes(job, plans) + prediction.kept,
+        "prediction_once": prediction.once,
         **step_columns(job, plans, size),
     }
 
