@@ -117,13 +117,13 @@ def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:
 def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -> Reading:
     assert framework.read
     refuse_other_options(arguments, framework, path)
-    hardware = find_hardware(arguments.hardware)
+    hardware, given = find_hardware(arguments.hardware), beside(arguments, framework, path)
     text = text_of(path)
     try:
-        found = framework.read(text, hardware, beside(arguments, framework, path))
+        found = framework.read(text, hardware, given)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    on_model(adapters_from(arguments), found.job.shape)
+    on_model(given.adapters, found.job.shape)
     imbalance = routing_from(arguments, found.job.shape)["routing_imbalance"]
     return replace(found, job=replace(found.job, routing_imbalance=imbalance))
 

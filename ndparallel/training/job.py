@@ -156,7 +156,11 @@ class DegreeError(UserError):
         can_be = f"{'--gpus' if gpus else axis} can be {choices(legal, degree)}"
         super().__init__(f"{axis}={degree} {fails}; {can_be}{otherwise}.")
         self.axis, self.legal = axis, legal
-        self.in_gpus = lambda sizes: DegreeError(axis, degree, fails, sizes, otherwise, gpus=True)
+        self.degree, self.fails, self.otherwise = degree, fails, otherwise
+
+    def in_gpus(self, sizes: list[int]) -> "DegreeError":
+        """The same, with these numbers of GPUs."""
+        return DegreeError(self.axis, self.degree, self.fails, sizes, self.otherwise, gpus=True)
 
 
 def check_batch(batch: int, microbatches: int, dp: int, gpus_each: int = 1) -> None:
