@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.prediction import legal_and_fits, peak_memory, time_step
+from ndparallel.planner.prediction import legal_and_fits, time_step
 from ndparallel.validation.hardware import number_in
 from ndparallel.validation.words import year_in
 
@@ -48,5 +48,4 @@ def least_recomputation(job: TrainingJob, plan: Plan) -> Plan:
     layers = -(-job.shape.layers // plan.stages)
     some = [replace(plan, recompute="full", recompute_layers=number) for number in range(1, layers)]
     ways = [plan, *some, replace(plan, recompute="full")]
-    limit = job.hardware.memory_bytes
-    return next((way for way in ways if peak_memory(job, way).total <= limit), plan)
+    return next((way for way in ways if legal_and_fits(job, way)), plan)

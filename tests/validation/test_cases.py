@@ -421,6 +421,12 @@ def test_what_cannot_be_is_refused_in_a_sentence(changes, says):
     assert says in result_of(changed(LLAMA_70B, **changes)).missed
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_batch_of_less_than_a_microbatch_is_refused_before_recomputation_is_looked_for():
+    less = changed(RUNS["dgxc2502_gpt175_fp8_2048"], batch={"micro": 24, "global": 120})
+    assert less["recompute"] is None and "120 cannot be cut into dp=64 parts" in result_of(less).missed
+
+
 @pytest.mark.parametrize("value", [None, "x", -1, 0, [], {}, 1.5, True, "8", float("nan"), float("inf")])
 def test_no_value_of_a_run_ends_in_a_traceback(value):
     for table in ("hardware", "software", "model", "parallel", "batch", "measured"):
