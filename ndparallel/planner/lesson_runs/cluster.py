@@ -14,7 +14,7 @@ Glossary
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,27 @@ def slowest(inside: np.ndarray, latency: np.ndarray, wire: np.ndarray) -> Piece:
     return Piece(port, float(np.max(wire)), latency_seconds=float(np.max(latency)))
 
 
+class Links(NamedTuple):
+    """From each of some ranks to the one at its side: whether both are on one node, seconds, and bytes per
+    second."""
+
+    inside: np.ndarray
+    latency: np.ndarray
+    bandwidth: np.ndarray
+
+    def piece(self, nbytes: Any) -> Piece:
+        return slowest(self.inside, self.latency, nbytes / self.bandwidth)
+
+
+class Neighbours(NamedTuple):
+    """Of each member the places of the members on its left and on its right in the group, and the links from
+    the left."""
+
+    left: np.ndarray
+    right: np.ndarray
+    links: Links
+
+
 @dataclass
 class LockstepMachine:
     """All GPUs of an executed run, or with `stage` those of one pipeline rank."""
@@ -65,6 +86,7 @@ class LockstepMachine:
     slowdown: float = field(default=0.0, init=False)
     prices: dict[Operation, float] = field(default_factory=dict)
     known: dict[tuple, list] = field(default_factory=dict)
+    found: dict[str, Neighbours] = field(default_factory=dict)
 
     @cached_property
     def members(self) -> np.ndarray:
@@ -117,17 +139,11 @@ class LockstepMachine:
     def rounds(self, exchange: CollectiveOp) -> list[Round]:
         """The messages of a member in the slowest of the groups."""
         if exchange.collective == "shift":
-            return [[self.piece(self.left(exchange.group), self.members, exchange.bytes)]]
+            return [[self.neighbours(exchange.group).links.piece(exchange.bytes)]]
         start = np.zeros(self.members.shape)
         found = [clocks for _, clocks in self.advanced(exchange, start, RecordedClocks)]
         last = max(found, key=lambda clocks: np.max(clocks.now))
         return [pieces for pieces in last.rounds if pieces]
-
-    def piece(self, source: np.ndarray, target: np.ndarray, nbytes: Any) -> Piece:
-        """Messages from each of these ranks to the one at its side."""
-        latency, bandwidth = self.links(source, target)
-        inside = source // self.hardware.gpus_per_node == target // self.hardware.gpus_per_node
-        return slowest(inside, latency, nbytes / bandwidth)
 
     def groups_of_one_size(self, exchange: CollectiveOp) -> Iterator[tuple[str, np.ndarray, Any]]:
         """(algorithm, ranks of groups that lie on the nodes in one way and have as many bytes, the bytes)."""
@@ -140,24 +156,28 @@ class LockstepMachine:
 
     def passed_on(self, exchange: CollectiveOp, start: np.ndarray) -> OnTheWay:
         """What every member hands to its right neighbour."""
-        left = self.left(exchange.group)
-        latency, bandwidth = self.links(left, self.members)
-        wire = exchange.bytes / bandwidth
-        right = np.argsort(left)  # the member that has this one on its left
-        return OnTheWay(start + wire[right], start[left - self.members[0]] + latency, wire)
+        left, right, links = self.neighbours(exchange.group)
+        wire = exchange.bytes / links.bandwidth
+        return OnTheWay(start + wire[right], start[left] + links.latency, wire)
 
-    def left(self, group: str) -> np.ndarray:
-        """The left neighbour of each member."""
-        left = np.empty_like(self.members)
-        for ranks in self.groups(group):
-            left[ranks - self.members[0]] = np.roll(ranks, 1)
-        return left
+    def neighbours(self, group: str) -> Neighbours:
+        if group not in self.found:
+            groups = self.groups(group) - self.members[0]
+            left = np.empty_like(self.members)
+            left[groups] = np.roll(groups, 1, axis=1)
+            self.found[group] = Neighbours(
+                left, np.argsort(left), self.links(self.members[left], self.members)
+            )
+        return self.found[group]
 
-    def links(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Latency and bandwidth from each of these ranks to the one at its side."""
+    def links(self, source: np.ndarray, target: np.ndarray) -> Links:
+        """The links from each of these ranks to the one at its side."""
+        per_node = self.hardware.gpus_per_node
         links = [self.hardware.link(int(a), int(b)) for a, b in zip(source, target)]
-        return np.array([link.latency_seconds for link in links]), np.array(
-            [link.bandwidth_bytes_per_second for link in links]
+        return Links(
+            source // per_node == target // per_node,
+            np.array([link.latency_seconds for link in links]),
+            np.array([link.bandwidth_bytes_per_second for link in links]),
         )
 
     def alike_groups(self, exchange: CollectiveOp) -> list[tuple[str, np.ndarray]]:

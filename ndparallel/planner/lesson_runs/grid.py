@@ -232,13 +232,12 @@ class GridRank:
         rank = self.rank_of(target)
         if rank is None:
             return None
-        latency, bandwidth = self.machine.links(
-            self.machine.members, self.machine.members + (rank - self.rank) * len(self.machine.members)
-        )
-        wire = self.work.message_bytes / bandwidth
+        members = self.machine.members
+        links = self.machine.links(members, members + (rank - self.rank) * len(members))
+        wire = self.work.message_bytes / links.bandwidth
         start = np.maximum(self.lines.get(("send", GIVES[op]), 0.0), self.streams.now)
         self.lines["send", GIVES[op]] = start + wire
-        return StageMessage(start, start + latency, wire)
+        return StageMessage(start, start + links.latency, wire)
 
     def rank_of(self, stage: int) -> int | None:
         """The other rank that holds a stage; None where this one does, or none."""

@@ -30,7 +30,7 @@ class JournalRank(StageMessages, GridRank):
     def piece(self, source: int, target: int) -> Piece:
         members = self.machine.members
         senders, receivers = (members + (rank - self.rank) * len(members) for rank in (source, target))
-        return self.machine.piece(senders, receivers, self.work.message_bytes)
+        return self.machine.links(senders, receivers).piece(self.work.message_bytes)
 
 
 def executed_sharing(work: ExecutedWorkload) -> float:
