@@ -268,6 +268,9 @@ def test_fused_pairs_are_underlined():
 def test_without_colours_letters_say_the_op_and_numbers_the_microbatch():
     rows = [line.plain for line in drawn("zb-h1", plain=True)]
     assert rows[3].startswith("rank 3 ·········F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 ")
+    first = drawn("zb-h1", plain=True)[0]
+    assert [first.plain[span.start : span.end] for span in first.spans if span.style == "bold"] == ["rank 0 "]
+    assert first.style == ""
     narrow = [line.plain for line in drawn("zb-v", plain=True, width=60)]
     assert len(narrow) == 2 * 4 + 1
     assert narrow[0].startswith("rank 0 FFFFFFFfiwfiwfiw")
