@@ -50,12 +50,20 @@ class Parser(argparse.ArgumentParser):
         _, lacks, names = message.partition("arguments are required: ")
         if lacks:
             message = f"{self.prog} needs {'; '.join(map(self.described, names.split(', ')))}"
+        option, lacks, _ = message.partition(": expected one argument")
+        if lacks:
+            option = option.removeprefix("argument ")
+            message = f"{option} needs {self.described(option)}"
         raise UserError(f"{message} ({self.prog} --help tells what there is).")
 
     def described(self, name: str) -> str:
-        """Return the name of what stands without an option, as argparse prints it, and what can be given."""
-        action = next(each for each in self._actions if name in (each.metavar, each.dest))
-        return f"{name}: {', '.join(map(str, action.choices)) if action.choices else action.help}"
+        """Return the name of what is to be given, and what can be; `name` is what argparse prints: an option,
+        or the name itself where that stands without one."""
+        action = next(
+            each for each in self._actions if name in ("/".join(each.option_strings), each.metavar, each.dest)
+        )
+        word = (action.metavar or "one of") if action.option_strings else name
+        return f"{word}: {', '.join(map(str, action.choices)) if action.choices else action.help}"
 
 
 def tell(prog: str, doc: str, story: Callable[[], str]) -> int:
