@@ -1,6 +1,7 @@
 """The parser of all command lines, and what it takes for a number."""
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -8,6 +9,7 @@ from ndparallel.base.errors import UserError, guarded
 from ndparallel.base.quantities import number, whole_number
 from ndparallel.base.quoting import brief
 
+NEGATIVE = re.compile(r"-\.?\d")  # a value, as -1s, and no option
 ALIKE = 0.8  # as difflib counts: a letter too many, too few or in another place, and no other word
 Number = TypeVar("Number", int, float)
 
@@ -21,6 +23,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
+        self._negative_number_matcher = NEGATIVE
         self.register("type", int, in_argparse(whole_number))
         self.register("type", float, in_argparse(number))
 
@@ -36,16 +39,31 @@ class Parser(argparse.ArgumentParser):
         near = nearest(word.partition("=")[0], self._option_string_actions) if word.startswith("--") else ""
         return f"; did you mean {near}?" if near else ""
 
+    def takes(self, word: str) -> bool:
+        """Whether a word is one of those that can stand without an option, as their help lists them."""
+        listed = (
+            action.choices or (action.help or "").split(", ") for action in self._positionals._group_actions
+        )
+        return any(word.lower() in words for words in listed)
+
     def error(self, message: str) -> NoReturn:
         _, lacks, names = message.partition("arguments are required: ")
         if lacks:
             message = f"{self.prog} needs {'; '.join(map(self.described, names.split(', ')))}"
+        option, lacks, _ = message.partition(": expected one argument")
+        if lacks:
+            option = option.removeprefix("argument ")
+            message = f"{option} needs {self.described(option)}"
         raise UserError(f"{message} ({self.prog} --help tells what there is).")
 
     def described(self, name: str) -> str:
-        """Return the name of what stands without an option, as argparse prints it, and what can be given."""
-        action = next(each for each in self._actions if name in (each.metavar, each.dest))
-        return f"{name}: {', '.join(map(str, action.choices)) if action.choices else action.help}"
+        """Return the name of what is to be given, and what can be; `name` is what argparse prints: an option,
+        or the name itself where that stands without one."""
+        action = next(
+            each for each in self._actions if name in ("/".join(each.option_strings), each.metavar, each.dest)
+        )
+        word = (action.metavar or "one of") if action.option_strings else name
+        return f"{word}: {', '.join(map(str, action.choices)) if action.choices else action.help}"
 
 
 def tell(prog: str, doc: str, story: Callable[[], str]) -> int:

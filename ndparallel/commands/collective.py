@@ -24,7 +24,7 @@ from collectives import ALGORITHMS, Group
 from gpu import Hardware, Link, MismatchError, si
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quantities import number, parse_quantity, si_or_dash
-from ndparallel.base.words import WIDTH, count
+from ndparallel.base.words import count
 from ndparallel.collective import hops
 from ndparallel.collective.algorithms import candidates, nodes_of
 from ndparallel.collective.prices import choose_algorithm, envelope, find_algorithm
@@ -287,11 +287,11 @@ def show_hops(setting: Setting, algorithm: str) -> None:
         show = hops.watch(
             setting.collective, algorithm, setting.group, setting.hardware, setting.nbytes, engine
         )
-    console, _ = plain_console()
+    console, width = plain_console()
     console.print(
-        prose(f"{algorithm} {title(setting)}", WIDTH, bold=f"{algorithm} {setting.collective}"), end="\n\n"
+        prose(f"{algorithm} {title(setting)}", width, bold=f"{algorithm} {setting.collective}"), end="\n\n"
     )
-    console.print(prose(f"{hops.idea(show)} {hops.legend(show)}", WIDTH), end="\n\n")
+    console.print(prose(f"{hops.idea(show)} {hops.legend(show)}", width), end="\n\n")
     for line in hops.draw(show):
         console.print(line, soft_wrap=True)
     console.print(hops.conclusion(show))
@@ -299,7 +299,7 @@ def show_hops(setting: Setting, algorithm: str) -> None:
 
 def show_table(setting: Setting, rows: Sequence[Measured], remarks: Sequence[str]) -> None:
     console, width = plain_console()
-    console.print(prose(title(setting), WIDTH, bold=setting.collective), end="\n\n")
+    console.print(prose(title(setting), width, bold=setting.collective), end="\n\n")
     console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
     for remark in remarks:
         console.print()

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ndparallel.base.errors import guarded, unknown
+from ndparallel.base.errors import UserError, guarded, unknown
 from ndparallel.base.options import Parser, owners
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import WIDTH, folded, hanging, listed
 from ndparallel.engines.launch import join
 
@@ -30,6 +31,7 @@ COMMANDS = {
     "calibrate": "this machine, measured with torch, as a hardware file that --hardware takes",
     "pictures": "the pictures of README and docs: checked against what the code draws now, or written anew",
 }
+MOST_MEANT = 3  # of those that a word may have meant
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -68,6 +70,8 @@ def installed_version() -> str:
 
 
 def run_command(name: str, rest: list[str]) -> int:
+    if name == "help":
+        name, *rest = [*rest, "--help"]
     if name in ("-h", "--help"):
         print(overview())
         return 0
@@ -75,7 +79,7 @@ def run_command(name: str, rest: list[str]) -> int:
         print(f"ndparallel {installed_version()}")
         return 0
     if name not in COMMANDS:
-        raise unknown("command", name, COMMANDS)
+        raise no_command(name)
     return module_of(name).run(parser_of(name).parse_args(rest)) or 0
 
 
@@ -92,7 +96,23 @@ def parser_of(name: str) -> Parser:
     return parser
 
 
+def all_parsers() -> dict[str, Parser]:
+    return {name: parser_of(name) for name in COMMANDS}
+
+
+def no_command(word: str) -> UserError:
+    """Return an error that says which commands take the word, as an option or as a name; else which there
+    are."""
+    parsers, option = all_parsers(), f"--{word.lstrip('-')}"
+    meant = [f"{name} {option}" for name in owners(option, parsers)]
+    meant += [f"{name} {word}" for name, parser in parsers.items() if parser.takes(word)]
+    if not meant:
+        return unknown("command", word, COMMANDS)
+    asked = " or ".join(f"ndparallel {each}" for each in meant[:MOST_MEANT])
+    return UserError(f"unknown command {brief(word)}. Did you mean {asked}? ndparallel --help lists all.")
+
+
 def of_another_command(words: Sequence[str]) -> str:
     option = words[0].partition("=")[0]
-    names = owners(option, {name: parser_of(name) for name in COMMANDS})
+    names = owners(option, all_parsers())
     return f"; {option} is an option of ndparallel {listed(names)}" if names else ""

@@ -24,7 +24,7 @@ from pathlib import Path
 from rich.console import RenderableType
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import WIDTH, paragraph
+from ndparallel.base.words import paragraph
 from ndparallel.commands.exercise_students import grade_students
 from ndparallel.exercises.catalog import all_exercises, find_exercise
 from ndparallel.exercises.exercise import Exercise
@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     exercise = find_exercise(arguments.name)
     if arguments.hint is not None:
-        print(hint(exercise, arguments.hint))
+        print(hint(exercise, arguments.hint, plain_console()[1]))
     elif arguments.solution:
-        print(solution(exercise))
+        print(f"# Stands in {folder.file(exercise.name)} below the imports.\n\n{solution(exercise)}")
     elif arguments.reset:
         reset(exercise, folder)
     elif arguments.watch:
@@ -111,14 +111,14 @@ def overview(folder: Folder, width: int) -> Iterator[RenderableType]:
     yield prose("ndparallel exercise NAME begins one, and grades what you wrote.", width)
 
 
-def hint(exercise: Exercise, number: int) -> str:
+def hint(exercise: Exercise, number: int, width: int) -> str:
     """Return a hint. Raises UserError for one that is not there."""
     if not 1 <= number <= len(exercise.hints):
         raise UserError(
             f"{exercise.name} has hints 1 to {len(exercise.hints)}, and none with number {number}."
         )
     more = f"\n(--hint {number + 1} says more.)" if number < len(exercise.hints) else ""
-    return paragraph(exercise.hints[number - 1], WIDTH) + more
+    return paragraph(exercise.hints[number - 1], width) + more
 
 
 def reset(exercise: Exercise, folder: Folder) -> None:

@@ -19,7 +19,8 @@ from ndparallel.lessons.registry import LESSONS, file_of, full_name, load
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--copy", metavar="FOLDER", help="write the files of all lessons into this folder")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="0d to 4d, cp, ep, or a lesson's file name")
+    names = "0d, 1d, 2d, 3d, 4d, cp, ep, or a lesson's file name"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=names)
     parser.add_argument("options", nargs=argparse.REMAINDER, help="options of the lesson")
 
 

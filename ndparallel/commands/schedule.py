@@ -48,12 +48,14 @@ from ndparallel.results.tables import quiet_table
 
 MOST_STEPS = 1_000_000
 DURATIONS = ("forward", "backward_input", "backward_weight", "p2p", "fused")
+OWN = "or FILE.py:FUNCTION, which yields (op, stage, microbatch) for (rank, ranks, microbatches)"
+NAMES = ", ".join([*written_schedules(), SEARCHED, OWN])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} NAME [NAME ...] [options]"
     add = parser.add_argument
-    own = "or FILE.py:FUNCTION, which yields (op, stage, microbatch) for (rank, ranks, microbatches)"
-    add("names", nargs="+", metavar="NAME", help=", ".join([*written_schedules(), SEARCHED, own]))
+    add("names", nargs="*", metavar="NAME", help=NAMES)
     add("--stages", type=int, default=4, metavar="P", help="ranks of the pipeline (default 4)")
     add("--microbatches", type=int, default=8, metavar="M", help="parts of the batch (default 8)")
     add(
@@ -93,6 +95,7 @@ def add_durations(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     check_writable(args.svg)
+    check_named(args)
     args.names = list(map(schedule_named, args.names))
     check(args)
     with progress() as announce:
@@ -117,6 +120,18 @@ def run(args: argparse.Namespace) -> None:
         print(
             f"\n{visible(args.svg)} shows {listed(args.names)}.", file=sys.stderr if args.json else sys.stdout
         )
+
+
+def check_named(args: argparse.Namespace) -> None:
+    """Raise UserError where no schedule is named, which also says what else is wrong."""
+    if args.names:
+        return
+    lacks = f"ndparallel schedule needs NAME: {NAMES} (ndparallel schedule --help tells what there is)."
+    try:
+        check(args)
+    except UserError as error:
+        raise UserError(f"{error} And {lacks}") from None
+    raise UserError(lacks)
 
 
 def check(args: argparse.Namespace) -> None:

@@ -111,7 +111,7 @@ def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.
     for rank in range(timing.schedule.ranks):
         for label in labels:
             start = margin(timing, rank if label is labels[0] else None)
-            lines.append(Text(start, "bold") + row(timing, rank, seconds, scale, label))
+            lines.append(Text.assemble((start, "bold"), row(timing, rank, seconds, scale, label)))
     return Text("\n").join([*lines, Text(margin(timing) + axis(seconds, scale), "dim")])
 
 

@@ -4,7 +4,7 @@ microbatch in every action.
 Idea   What `ndparallel.drawing.schedule_picture` draws on the terminal, in the same colours, with exact
        lengths, all on one axis of time.
 Cost   About 50 bytes for every action.
-Limit  An action that is narrower than its number has none.
+Limit  The number of a narrow action is small, and below LEAST_HEIGHT pixels it is left out.
 
 Glossary
     box     an action where it stands in time, or its half of a fused pair, which is framed
@@ -36,6 +36,8 @@ from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import Timing
 
 ROW_HEIGHT, ROW_GAP, PANEL_GAP, DIGIT_WIDTH, HOLLOW_INSET = 17, 3, 10, 6.2, 0.9
+DIGIT_HEIGHT, LEAST_HEIGHT = 10, 3  # pixels: a digit's usual height, and the smallest that zooming shows
+SEAM_WIDTH = 0.8  # pixels between boxes
 
 
 class Box(NamedTuple):
@@ -57,10 +59,10 @@ def draw_schedules(timings: Sequence[Timing], end: float | None = None) -> str:
     body = [
         *time_axis(end, top - PANEL_GAP, per_second),
         *parts,
-        *operations(timings, top - PANEL_GAP + AXIS_HEIGHT),
+        *operations(timings, top - PANEL_GAP + AXIS_HEIGHT, per_second),
     ]
     names = ", ".join(f"{timing.schedule.name} {timing.makespan:g} s" for timing in timings)
-    height = top - PANEL_GAP + AXIS_HEIGHT + LEGEND_HEIGHT + 14 * bool(notes_on(timings))
+    height = top - PANEL_GAP + AXIS_HEIGHT + LEGEND_HEIGHT + 14 * bool(notes_on(timings, per_second))
     return document(f"Schedules: {names}", height, paints_of(timings), body)
 
 
@@ -85,22 +87,28 @@ def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
     return {op: dict(sorted(chunks[op].items())) for op in NAMES if chunks[op]}
 
 
-def operations(timings: Sequence[Timing], top: float) -> Iterator[str]:
+def operations(timings: Sequence[Timing], top: float, per_second: float) -> Iterator[str]:
     """Draw the legend: a patch for every colour, with the names of its operations, and the notes."""
     alike: dict[str, list[str]] = {}
     for op in chunks_by_op(timings):
         alike.setdefault(ACTIVITIES[ACTIVITY[op]].light, []).append(op)
     words = {ACTIVITY[ops[0]]: " or ".join(f"{NAMES[op]} ({op})" for op in ops) for ops in alike.values()}
     yield from legend(words, top, words)
-    if notes := notes_on(timings):
+    if notes := notes_on(timings, per_second):
         yield text(LEFT, top + 32, notes, "small")
 
 
-def notes_on(timings: Sequence[Timing]) -> str:
-    """Say what frames mean, where there are any."""
+def notes_on(timings: Sequence[Timing], per_second: float) -> str:
+    """Say what frames and missing numbers mean, where there are any."""
     notes = ["hollow: a later chunk"] * any(timing.schedule.chunks > 1 for timing in timings)
     notes += ["framed: two run as one"] * any(any(timing.schedule.fused) for timing in timings)
+    notes += ["no number: no room for it"] * any(lacks_numbers(timing, per_second) for timing in timings)
     return ", ".join(notes)
+
+
+def lacks_numbers(timing: Timing, per_second: float) -> bool:
+    every = (box for rank in range(timing.schedule.ranks) for box in boxes(timing, rank))
+    return not all(digit_height((b.end - b.start) * per_second, str(b.action.microbatch)) for b in every)
 
 
 def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
@@ -130,8 +138,8 @@ def row(timing: Timing, rank: int, per_second: float) -> Iterator[str]:
     for start, end, action, paint in boxes(timing, rank):
         x, width, words = start * per_second, (end - start) * per_second, str(action.microbatch)
         shapes[paint].append(outline(x, width, HOLLOW_INSET if paint.endswith(HOLLOW) else 0))
-        if width >= DIGIT_WIDTH * len(words):
-            numbers[paint].append(f'<tspan x="{number(x + width / 2)}">{words}</tspan>')
+        if height := digit_height(width, words):
+            numbers[paint, height].append(f'<tspan x="{number(x + width / 2)}">{words}</tspan>')
     for paint, outlines in shapes.items():
         kind = "" if paint.endswith(HOLLOW) else " nd-box"
         yield f'<path class="nd-{paint}{kind}" d="{"".join(outlines)}"/>'
@@ -140,9 +148,19 @@ def row(timing: Timing, rank: int, per_second: float) -> Iterator[str]:
     ]
     if pairs:
         yield f'<path class="frame" d="{"".join(pairs)}"/>'
-    for paint, spans in numbers.items():
+    for (paint, height), spans in numbers.items():
         ink = "" if paint.endswith(HOLLOW) else f" nd-on-{paint}"
-        yield f'<text class="middle digit{ink}" y="{ROW_HEIGHT / 2 + 3.5}">{"".join(spans)}</text>'
+        size = f' style="font-size:{number(height)}px"' * (height < DIGIT_HEIGHT)
+        y = round(ROW_HEIGHT / 2 + 0.35 * height, 2)
+        yield f'<text class="middle digit{ink}"{size} y="{y}">{"".join(spans)}</text>'
+
+
+def digit_height(width: float, words: str) -> float:
+    """Return how high a number's digits are in a box of this width; 0 where they would be too small."""
+    if width >= DIGIT_WIDTH * len(words):
+        return DIGIT_HEIGHT
+    height = round(DIGIT_HEIGHT * (width - SEAM_WIDTH) / (DIGIT_WIDTH * len(words)), 1)
+    return height if height >= LEAST_HEIGHT else 0
 
 
 def outline(x: float, width: float, inset: float = 0) -> str:

@@ -69,7 +69,7 @@ def sends_apart(result: RankResult) -> RankResult:
     return result._replace(events=drawn)
 
 
-MEASURED = "The run that is measured is right: it is what is shown."
+MEASURED = "The run that is measured and shown is right."
 
 
 def right_everywhere(

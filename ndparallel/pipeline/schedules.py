@@ -88,8 +88,8 @@ def gpipe(at: RankSide) -> Program:
     spelled="^(?!.*(gpipe|afab|fthenb|allforward)).*(1f1b|pipedream|dapple|flush)",
 )
 def one_f_one_b(at: RankSide) -> Program:
-    """As many forwards as there are ranks below, then by turns: a rank holds at most P - r microbatches, not
-    M."""
+    """As many forwards as ranks follow, then F and B by turns: rank r of P holds at most P - r microbatches,
+    not M."""
     return one_chunk(at, first=at.below)
 
 

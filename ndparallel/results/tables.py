@@ -98,13 +98,20 @@ def column_widths(
     heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int, words: Collection[str]
 ) -> list[int]:
     """How wide every column may be. What the first lacks for its words the others give: heads are folded
-    between their words first, then numbers before their units, and at last heads within a word; of alike
-    those that give most."""
+    between their words first, then words of a column before the last, then numbers before their units, and at
+    last heads within a word; of alike those that give most."""
     texts, widths = list(zip(heads, *rows)), longest(heads, rows)
     widths[0] = room(heads, gap, rows, width)
     need = min(WHOLE, longest_word(texts[0]))
-    for least in (with_head_folded, longest_word, with_head_broken):
-        spare = {n: widths[n] - least(texts[n]) for n in range(1, len(heads)) if heads[n] not in words}
+    of_words = [n for n in range(1, len(heads) - 1) if heads[n] in words]
+    numbers = [n for n in range(1, len(heads)) if heads[n] not in words]
+    for least, given_by in (
+        (with_head_folded, numbers),
+        (longest_word, of_words),
+        (longest_word, numbers),
+        (with_head_broken, numbers),
+    ):
+        spare = {n: widths[n] - least(texts[n]) for n in given_by}
         for n in sorted(spare, key=lambda n: -spare[n]):
             given = max(min(need - widths[0], spare[n]), 0)
             widths[n], widths[0] = widths[n] - given, widths[0] + given

@@ -234,7 +234,7 @@ def launch_words(found: Found) -> str:
 def effort_words(gpus: int) -> str:
     """What a search goes through at the most."""
     where = count(gpus, "GPU")
-    return f"a search of all legal plans on {where}, of which {EFFORT:,} actions are timed at the most"
+    return f"a search of all legal plans on {where}: {EFFORT:,} actions are timed at the most"
 
 
 # ---------------------------------------------------------------------------------------------------- printed

@@ -7,6 +7,18 @@ from ndparallel.base.options import Parser
 
 
 @pytest.mark.parametrize(
+    ("word", "needed"),
+    [("--seed", "N: where the numbers begin"), ("--timeline", "one of: all, none")],
+)
+def test_an_option_without_its_value_is_told_what_it_needs(word, needed):
+    parser = Parser("lesson")
+    parser.add_argument("--seed", metavar="N", help="where the numbers begin")
+    parser.add_argument("--timeline", choices=("all", "none"))
+    with pytest.raises(UserError, match=f"^{word} needs {needed} \\(lesson --help"):
+        parser.parse_args([word])
+
+
+@pytest.mark.parametrize(
     ("word", "meant"),
     [
         ("--timelines", "; did you mean --timeline?"),

@@ -39,6 +39,9 @@ from ndparallel.drawing.svg_schedules import HOLLOW_INSET, draw_schedules
 from ndparallel.drawing.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
 from ndparallel.lessons.registry import ROOT
 from ndparallel.model.units import ModelConfig
+from ndparallel.pipeline.catalog import build
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.work import Work
 from ndparallel.training.job import Job
 from tests.drawing.test_timeline import SIGHT, distance
 
@@ -414,6 +417,22 @@ def test_schedules_are_drawn_to_scale_and_number_every_action(name):
     assert len(elements(svg, "tspan")) == sum(len(actions) for actions in timing.schedule.actions)
     frames = [path.get("d") for path in elements(svg, "path") if path.get("class") == "frame"]
     assert sum(frame.count("M") for frame in frames) == sum(map(len, timing.schedule.fused))
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "forward", "numbered"), [(8, 0.2, True), (24, 1.0, True), (64, 1.0, False)]
+)
+def test_a_narrow_actions_number_is_small_and_a_missing_one_is_told(microbatches, forward, numbered):
+    timing = time_schedule(build("1f1b", 4, microbatches), Work.of_whole_stages(1, forward))
+    svg, pixels = draw_schedules([timing]), PLOT_WIDTH / timing.makespan
+    assert (len(elements(svg, "tspan")) == 2 * 4 * microbatches) == numbered
+    assert ("no number: no room for it" in svg) != numbered
+    room = {"nd-on-forward": forward * pixels, "nd-on-backward": 2 * pixels}
+    for words in elements(svg, "text"):
+        ink = (words.get("class") or "").rpartition(" ")[2]
+        height = float((words.get("style") or "font-size:10px")[len("font-size:") : -len("px")])
+        assert all(0.62 * height * len(span.text) <= room[ink] for span in words if ink in room)
+        assert height >= 3
 
 
 def test_a_notebook_shows_a_timed_schedule():

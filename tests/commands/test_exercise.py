@@ -156,6 +156,18 @@ def test_a_file_that_cannot_be_read_is_wrong_and_keeps_nobody_from_a_mark(studen
     assert "ring.py" in marks["bob"][0]["sentences"][0]
 
 
+def test_the_solution_says_where_it_stands_and_is_right_there(folder, capsys):
+    assert main(["exercise", "halves", "--solution"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("# Stands in exercises/halves.py below the imports.\n\ndef ")
+    main(["exercise", "halves"])
+    imports = (folder / "halves.py").read_text("utf-8").partition("\n\n\ndef ")[0]
+    (folder / "halves.py").write_text(f"{imports}\n\n\n{shown}", "utf-8")
+    capsys.readouterr()
+    main(["exercise", "halves"])
+    assert "as good as ours" in capsys.readouterr().out
+
+
 def test_hints_come_one_by_one(folder, capsys):
     hints = find_exercise("ring").hints
     for number, hint in enumerate(hints, 1):

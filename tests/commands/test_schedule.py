@@ -40,6 +40,47 @@ def test_what_is_missing_is_said_with_what_can_be_given(capsys):
     assert "needs framework: megatron, torchtitan, deepspeed (" in capsys.readouterr().err
 
 
+def test_what_else_is_wrong_is_said_with_what_is_missing(capsys):
+    assert main(["schedule", "--forward", "-1"]) == 2
+    said = capsys.readouterr().err
+    assert "--forward -1 is no time: give 0 or more. And ndparallel schedule needs NAME: naive, " in said
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("search", "ndparallel plan --search"),
+        ("1d", "ndparallel lesson 1d"),
+        ("1f1b", "ndparallel schedule 1f1b"),
+        ("all_reduce", "ndparallel collective all_reduce"),
+        ("--grade", "ndparallel exercise --grade"),
+    ],
+)
+def test_a_word_that_a_command_takes_is_told_with_that_command(capsys, word, meant):
+    assert main([word]) == 2
+    assert f"unknown command '{word}'. Did you mean {meant}? " in capsys.readouterr().err
+
+
+def test_help_is_a_command_too(capsys):
+    for words, beside in (["help"], ["--help"]), (["help", "mesh"], ["mesh", "--help"]):
+        assert main(words) == main(beside) == 0
+        first, second = capsys.readouterr().out.split("usage: ")[1:]
+        assert first == second
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["goodput", "--gpus", "64", "--step", "-3s"], "--step = '-3s' is negative"),
+        (["collective", "all_reduce", "--bytes", "-1GB"], "--bytes = '-1GB' is negative"),
+        (["lesson", "1d", "--slow-gpu", "-1:2"], "--slow-gpu '-1:2': write RANK:FACTOR"),
+    ],
+)
+def test_a_negative_quantity_with_its_unit_is_a_value_and_no_option(capsys, words, said):
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
@@ -227,6 +268,9 @@ def test_fused_pairs_are_underlined():
 def test_without_colours_letters_say_the_op_and_numbers_the_microbatch():
     rows = [line.plain for line in drawn("zb-h1", plain=True)]
     assert rows[3].startswith("rank 3 ·········F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 ")
+    first = drawn("zb-h1", plain=True)[0]
+    assert [first.plain[span.start : span.end] for span in first.spans if span.style == "bold"] == ["rank 0 "]
+    assert first.style == ""
     narrow = [line.plain for line in drawn("zb-v", plain=True, width=60)]
     assert len(narrow) == 2 * 4 + 1
     assert narrow[0].startswith("rank 0 FFFFFFFfiwfiwfiw")

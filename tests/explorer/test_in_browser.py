@@ -437,7 +437,10 @@ def test_a_saved_page_tells_what_it_does_not_hold_from_what_cannot_be(tab, saved
     tab.address = saved_anew.as_uri()
     tab.open("#schedule")
     assert "crossed out" not in tab.page.locator("form").inner_text()
-    assert "What is dotted is possible, and not in this page." in tab.page.locator("form").inner_text()
+    assert (
+        "What is dotted is possible, but its answer is not in this page."
+        in tab.page.locator("form").inner_text()
+    )
     assert tab.page.locator(".stops .absent").count() > 0 == tab.page.locator(".stops .illegal").count()
     assert "Place actions by hand" not in tab.page.locator("body").inner_text()
     assert tab.page.locator("#book").get_attribute("href") == "book/3d.md"

@@ -17,6 +17,22 @@ def test_no_line_of_a_command_ends_in_blanks(words, capsys):
     assert lines and [line for line in lines if line != line.rstrip()] == []
 
 
+@pytest.mark.parametrize("words", [
+    "collective all_reduce --ranks 4 --show", "collective all_reduce --ranks 4", "exercise ring --hint 2",
+])  # fmt: skip
+def test_paragraphs_fill_the_lines_of_a_narrow_terminal(words, monkeypatch, capsys):
+    command = f"ndparallel.commands.{words.split()[0]}.plain_console"
+    monkeypatch.setattr(command, lambda: plain_console(60))
+    assert main(words.split()) == 0
+    paragraphs = capsys.readouterr().out.split("\n\n")
+    of_words = [part.splitlines() for part in paragraphs if "  " not in part and "─" not in part]
+    assert of_words
+    for lines in of_words:
+        for line, following in zip(lines, lines[1:]):
+            full = len(line) + 1 + len(following.split()[0]) > 50
+            assert len(line) <= 60 and (full or following.startswith("(--hint"))
+
+
 @pytest.mark.parametrize("most", [20, 45, 100])
 def test_a_console_prints_the_same_words_without_blanks_at_the_ends_of_lines(most, capsys):
     console, width = plain_console(most)

@@ -346,6 +346,14 @@ def test_sixty_columns_break_no_word_but_put_units_below_their_numbers():
     assert {word for cells in (heads(), *MANY) for cell in cells for word in cell.split()} <= {*words}
 
 
+def test_words_are_folded_before_a_heads_letters_or_a_unit_are_parted():
+    row = ("1D", "ddp", "Everybody takes the same step", "10 min", "")
+    columns, words = ("chapter", "exercise", "what it is", "time", "mark"), ("exercise", "what it is", "mark")
+    lines = printed(quiet_table(columns, [row], 50, words=words), 50)
+    assert lines[0].split() == ["chapter", "exercise", "what", "it", "is", "time", "mark"]
+    assert lines[2].split() == ["1D", "ddp", "Everybody", "takes", "the", "10", "min"]
+
+
 def test_a_long_answer_in_the_last_column_leaves_the_first_its_words():
     rows = [("how much PP until it fits?", "Megatron-Core", "an answer " * 12)]
     lines = printed(quiet_table(("question", "guide", "its answer"), rows, 100, words=("its answer",)), 100)

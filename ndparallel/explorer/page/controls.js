@@ -4,7 +4,7 @@
 function marks(stops) {
   return [
     stops.some(({ reason, absent }) => reason && !absent) && "What is crossed out is not possible beside the rest. Choose it to read why.",
-    stops.some(({ absent }) => absent) && "What is dotted is possible, and not in this page.",
+    stops.some(({ absent }) => absent) && "What is dotted is possible, but its answer is not in this page.",
   ].filter(Boolean);
 }
 
