@@ -93,9 +93,8 @@ def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
         return attention + adapters.elements(shape, shape.mlp(shape.ffn), plan.tp), 0.0
     some = shape.experts
     assert some
-    beside = shape.mlp(some.shared_experts * some.shared_ffn) if some.shared_experts else ()
-    own = adapters.elements(shape, shape.mlp(some.ffn), 1)
-    return attention + adapters.elements(shape, beside, plan.tp), some.experts * own / plan.ep
+    own = adapters.elements(shape, shape.mlp(some.ffn), plan.tp if job.stack.cuts_experts else 1)
+    return attention + adapters.elements(shape, shape.shared_mlp(), plan.tp), some.experts * own / plan.ep
 
 
 def held_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:

@@ -183,6 +183,53 @@ def test_a_layer_keeps_what_lies_between_the_two_matrices_of_each_of_its_adapter
     assert kept_bytes(tuned, "dense", "none") - kept_bytes(plain, "dense", "none") == 4096 * 7 * 16 * 2
 
 
+@pytest.mark.parametrize(("model", "of_attention", "shared"), [("qwen3-30b-a3b", 4, 0), ("glm-4.5", 4, 3)])
+def test_adapters_of_experts_keep_the_rows_that_experts_multiply(model, of_attention, shared):
+    """Each of a token's 8 experts has 3 matrices, whose adapters keep 16 numbers of 2 bytes."""
+    shape = find_model(model)
+    tuned, plain = (
+        LayerLists(shape, Plan().share(one), find_stack("megatron-core"))
+        for one in (job(shape, adapters=Adapters(16)), job(shape))
+    )
+    added = kept_bytes(tuned, "experts", "none") - kept_bytes(plain, "experts", "none")
+    assert added == 4096 * (of_attention + shared + 8 * 3) * 16 * 2
+
+
+def test_what_adapters_keep_of_modules_that_run_again_is_not_kept():
+    tuned, plain = (
+        LayerLists(LLAMA_8B, Plan().share(one), replace(find_stack("megatron-core"), selective=("mlp",)))
+        for one in (job(adapters=Adapters(16)), job())
+    )
+    added = kept_bytes(tuned, "dense", "selective") - kept_bytes(plain, "dense", "selective")
+    assert added == 4096 * 4 * 16 * 2  # of q, k, v and o
+
+
+def test_adapters_of_experts_are_cut_where_tp_cuts_experts():
+    """Of gate and up B is cut, of down A; ep shares out the 8 experts."""
+    tuned = job(find_model("mixtral-8x7b"), adapters=Adapters(16))
+    cut = replace(tuned, stack=replace(tuned.stack, expert_tp=True))
+    plan, h, ffn = Plan(tp=4, dp=4, ep=2), 4096, 14336
+    assert trained_of(tuned, plan, "experts")[1] == 4 * 16 * 3 * (h + ffn)
+    assert trained_of(cut, plan, "experts")[1] == 4 * 16 * 3 * (h + ffn / 4)
+
+
+@pytest.mark.parametrize(("changes", "whole"), [
+    ({}, 4096 * 2 * 14336),  # no part of a whole expert
+    ({"expert_tp": True}, 4096 * 2 * 14336 / 4),
+    ({"grouped_experts": True}, 4 * 4096 * 2 * 14336),  # one kernel multiplies the rank's 4 experts
+])  # fmt: skip
+def test_experts_in_4_bits_are_made_whole_as_they_are_multiplied(changes, whole):
+    tuned, plan = job(find_model("mixtral-8x7b"), adapters=QLORA), Plan(tp=4, dp=4, ep=2)
+    tuned = replace(tuned, stack=replace(tuned.stack, **changes))
+    assert peak_memory(tuned, plan).buffers == context_bytes(tuned, plan) + 2 * whole
+
+
+def test_shared_experts_in_4_bits_are_made_whole_together():
+    """Qwen2-57B-A14B's are 20,480 wide, one of its experts 2,560."""
+    tuned = job(find_model("qwen2-57b-a14b"), adapters=QLORA)
+    assert peak_memory(tuned, Plan()).buffers == context_bytes(tuned, Plan()) + 2 * 3584 * 2 * 20480
+
+
 def test_fsdp_gathers_a_frozen_base_and_reduces_the_adapters_alone():
     tuned = job(adapters=Adapters(16))
     memory = peak_memory(tuned, Plan(dp=8, zero=3))
