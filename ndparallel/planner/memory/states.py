@@ -221,6 +221,7 @@ def whole_at_once(job: TrainingJob, plan: Plan) -> Iterator[Any]:
     dense = () if all(map(has_experts, shape.layer_kinds)) else shape.mlp(shape.ffn)
     for matrix in (*shape.attention(), *shape.linear_attention(), *shape.shared_mlp(), *dense):
         yield matrix.inputs * matrix.outputs / plan.tp
-    for matrix in shape.mlp(some.ffn) if some else ():
+    if some:
         at_once = some.experts if job.stack.grouped_experts else plan.ep
-        yield at_once * matrix.inputs * matrix.outputs / plan.expert_parts(job.stack)
+        for matrix in shape.mlp(some.ffn):
+            yield at_once * matrix.inputs * matrix.outputs / plan.expert_parts(job.stack)
