@@ -120,8 +120,9 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> t
     whole = counted.layer_norms + (counted.router if mixture else 0)
     experts = counted.experts * counted.expert / plan.expert_parts(job.stack) if mixture else 0.0
     if adapters := job.adapters:
-        share, (added, own) = adapters.base_bits / 16, trained_of(job, plan, kind)
-        return share * cut / tp + whole + added, share * experts + own
+        added, own = trained_of(job, plan, kind)
+        kept = adapters.base_bits / 16 if adapters.quantized else kept
+        return kept * cut / tp + whole + added, kept * experts + own
     return kept * cut / tp + whole, kept * experts
 
 

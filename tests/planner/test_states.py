@@ -204,6 +204,13 @@ def test_what_adapters_keep_of_modules_that_run_again_is_not_kept():
     assert added == 4096 * 4 * 16 * 2  # of q, k, v and o
 
 
+def test_frozen_weights_are_cast_beside_those_in_16_bits_as_trained_ones_are():
+    """Transformer Engine keeps a cast copy of every matrix from a step's first microbatch on."""
+    fp8, plan = job(hardware="b200", dtype="mxfp8"), Plan()
+    frozen = peak_memory(replace(fp8, adapters=Adapters(16)), plan)
+    assert frozen.weights == peak_memory(fp8, plan).weights + 2 * 41_943_040
+
+
 def test_adapters_of_experts_are_cut_where_tp_cuts_experts():
     """Of gate and up B is cut, of down A; ep shares out the 8 experts."""
     tuned = job(find_model("mixtral-8x7b"), adapters=Adapters(16))
