@@ -211,6 +211,22 @@ def test_frozen_weights_are_cast_beside_those_in_16_bits_as_trained_ones_are():
     assert frozen.weights == peak_memory(fp8, plan).weights + 2 * 41_943_040
 
 
+@pytest.mark.parametrize(("grouped", "kernels"), [(False, 16), (True, 1)])
+def test_adapters_of_experts_are_launched_as_their_experts_are(grouped, kernels):
+    """Of 128 experts ep=8 leaves 16 on a rank, in one kernel each or in one for all."""
+    stack = replace(find_stack("megatron-core"), grouped_experts=grouped)
+    lists = LayerLists(find_model("qwen3-30b-a3b"), Share(1, 4096, ep=8, adapters=QLORA), stack)
+    items = [item for item in lists.layer("experts", "none").forward if isinstance(item, Operation)]
+    places = [place for place, item in enumerate(items) if item.name == "experts down forward"]
+    around = items[places[0] - 1 : places[0] + 4]
+    assert [item.name for item in around] == [
+        *("dequantize", "experts down forward"),
+        *2 * ["adapter of experts down forward"],
+        "add adapter",
+    ]
+    assert {item.kernels for item in around} == {kernels}
+
+
 def test_adapters_of_experts_are_cut_where_tp_cuts_experts():
     """Of gate and up B is cut, of down A; ep shares out the 8 experts."""
     tuned = job(find_model("mixtral-8x7b"), adapters=Adapters(16))
