@@ -14,7 +14,7 @@ from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.prediction import Prediction
 from ndparallel.results.progress import progress
 from ndparallel.search.kinds import margin
-from ndparallel.search.search import search
+from ndparallel.search.search import search_whole_too
 from ndparallel.search.tables import effort_words
 
 
@@ -31,7 +31,7 @@ def better(found: Prediction, framework: Framework) -> Prediction | None:
     what was found, or if that does not fit."""
     try:
         names, gpus = [framework.name], int(found.plan.gpus)
-        searched = search(found.job, gpus, frameworks=names, also=[found.plan], kinds=True)
+        searched = search_whole_too(found.job, gpus, frameworks=names, also=[found.plan], kinds=True)
     except UserError:  # no plan fits
         return None
     faster = found.seconds > searched.best.seconds * (1 + margin(found.job, searched.best.plan))
@@ -48,5 +48,10 @@ def sentence(found: Prediction, best: Prediction | None, framework: Framework) -
     fits = ", and fits" if found.missing_bytes > 0 else ""
     return (
         f"Of the plans that {framework.release} can launch, the search's choice takes "
-        f"{si(best.seconds, 's')}, {gain}{fits}: {name_of(best.plan)}."
+        f"{si(best.seconds, 's')}, {gain}{fits}: {name_of(best.plan)}{beside(found, best)}."
     )
+
+
+def beside(found: Prediction, best: Prediction) -> str:
+    """Say that tp cuts no expert of the better plan, where it cuts those of the other; "" else."""
+    return ", where tp cuts no expert" * (best.plan.tp > 1 and best.job.stack != found.job.stack)

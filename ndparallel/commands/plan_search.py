@@ -5,7 +5,8 @@ Idea   What was given of the plan stays, and the rest is searched. Where no plan
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
@@ -21,7 +22,7 @@ from ndparallel.planner.prediction import Prediction
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
-from ndparallel.search.search import Found, NoPlanFits, search
+from ndparallel.search.search import Found, NoPlanFits, search, search_whole_too
 from ndparallel.search.space import FIXABLE, Fixed, parsed
 from ndparallel.search.tables import (
     advice_sentences,
@@ -36,6 +37,7 @@ from ndparallel.search.what_if import Variant, naming, what_if
 from ndparallel.search.why import WhyNot, compare_with_recommended, difference_rows, sentences
 
 MOST_TOP = 1000
+UNCUT = "In these plans tp cuts no expert; where it does, as in the script, none is faster."
 SEARCHED_ANEW = (
     "Every change is searched anew, and the plan is the one to take then: the simplest of those that "
     "predictions cannot tell from the fastest."
@@ -59,7 +61,8 @@ def print_best(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
     wanted = fixed(arguments, given)
     with progress() as announce:
         announce(effort_words(cluster.gpus))
-        found = searched(cluster, arguments, wanted, beside)
+        found = searched(cluster, arguments, wanted, beside, search_whole_too)
+        uncut, cluster = found.job != cluster.job, replace(cluster, job=found.job)
         changed = {
             change: searched_then(change, cluster, arguments, wanted)
             for change in counted(arguments.what_if, announce, "a search with {}".format)
@@ -75,7 +78,7 @@ def print_best(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
     elif arguments.emit:
         print(launches["launch"], end="")
     else:
-        show(found, arguments, changed, why, words)
+        show(found, arguments, changed, why, words, [UNCUT] * uncut)
 
 
 def show(
@@ -84,12 +87,13 @@ def show(
     changed: dict[str, Prediction],
     why: Sequence[WhyNot],
     words: str,
+    notes: Sequence[str],
 ) -> None:
     show_search(found, arguments.top)
     console, width = plain_console()
     said = advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour, arguments.top)
     best = found.recommended
-    for sentence in [*said, *node_sentences(best), *shared_ports_named(best)]:
+    for sentence in [*said, *notes, *node_sentences(best), *shared_ports_named(best)]:
         console.print(prose(sentence, width))
     show_changes(console, found.recommended, changed)
     if changed:
@@ -122,7 +126,11 @@ def show_why(why: WhyNot) -> None:
 
 
 def searched(
-    cluster: Variant, arguments: argparse.Namespace, wanted: Fixed, beside: Sequence[Plan] = ()
+    cluster: Variant,
+    arguments: argparse.Namespace,
+    wanted: Fixed,
+    beside: Sequence[Plan] = (),
+    way: Callable[..., Found] = search,
 ) -> Found:
     top = 10 if arguments.top is None else arguments.top
     if not 1 <= top <= MOST_TOP:
@@ -130,7 +138,7 @@ def searched(
             f"--top is {top}; choose 1 to {MOST_TOP:,}: each plan that is shown is timed exactly."
         )
     limits: dict[str, Any] = {"frameworks": frameworks_from(arguments), **memory_from(arguments)}
-    return search(cluster.job, cluster.gpus, wanted, top=top, also=beside, kinds=True, tight=True, **limits)
+    return way(cluster.job, cluster.gpus, wanted, top=top, also=beside, kinds=True, tight=True, **limits)
 
 
 def searched_then(change: str, cluster: Variant, arguments: argparse.Namespace, wanted: Fixed) -> Prediction:

@@ -3,7 +3,11 @@
 Idea   A matrix W of inputs x outputs becomes W x + B (A x), where A is inputs x rank and B rank x outputs
        (Hu et al. 2106.09685). Only A and B have gradients and an optimizer. QLoRA keeps the frozen matrices
        of the layers in 4 bits, and makes each whole where it is used (Dettmers et al. 2305.14314).
+       Every expert has its own.
 Limit  Adapters stand on attention and MLP, not on router, embedding or head; prediction layers have none.
+       They multiply beside experts, as PEFT's do where an expert is made of nn.Linear. Where all experts are
+       one parameter, PEFT instead makes B A whole and adds it (ParamWrapper in peft/tuners/lora/layer.py).
+       Megatron-Bridge by default has one pair for all of a rank's experts (share_expert_adapters).
 
 Glossary
     share   of a fused matrix's outputs that one of Hugging Face's has: qkv is q_proj, k_proj, v_proj

@@ -41,7 +41,7 @@ def layout_words(plan: Plan) -> list[str]:
     degrees = " x ".join(
         f"{name.upper()}{value}" for name in ("tp", "cp", "pp", "dp") if (value := getattr(plan, name)) > 1
     )
-    fsdp = f"HSDP with {plan.shards} shards" if plan.shards else "FSDP"
+    fsdp = f"HSDP with {plan.shards} shards" if 0 < plan.shards < plan.dp * plan.cp else "FSDP"
     words = [
         degrees or "one GPU",
         f"EP{plan.ep}" * (plan.ep > 1),

@@ -210,13 +210,12 @@ def linear_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
         yield Violation("linear attention's heads not divisible by tp*cp", why)
 
 
-def divisibility_violations(name: str, degree: int, rules: list[Rule]) -> Iterator[Violation]:
+def divisibility_violations(name: str, degree: int, rules: list[Rule], ranks: int = 0) -> Iterator[Violation]:
+    """Which rules a degree breaks, with the nearest that keep them; of these ranks, if any, divisors."""
     for rule in rules:
         if not rule.holds(degree):
-            yield Violation(
-                rule.name,
-                f"{name}={degree} cannot {rule.what}; nearest: {near_divisors(rule.number, degree)}.",
-            )
+            near = near_divisors(gcd(rule.number, ranks), degree)
+            yield Violation(rule.name, f"{name}={degree} cannot {rule.what}; nearest: {near}.")
 
 
 def expert_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
@@ -229,10 +228,10 @@ def expert_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
             f"{job.shape.name} has no experts for ep={plan.ep} ranks to share; ep must be 1.",
         )
         return
-    yield from divisibility_violations("ep", plan.ep, expert_rules(some.experts))
     ranks, whose = spread_over(job, plan)
+    yield from divisibility_violations("ep", plan.ep, expert_rules(some.experts), ranks)
     if ranks % plan.ep:
-        near = near_divisors(ranks, plan.ep)
+        near = near_divisors(gcd(ranks, some.experts), plan.ep)
         yield Violation(
             "ranks not divisible by ep",
             f"ep={plan.ep} does not divide {whose} are spread over; nearest: {near}.",

@@ -93,9 +93,8 @@ def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
         return attention + adapters.elements(shape, shape.mlp(shape.ffn), plan.tp), 0.0
     some = shape.experts
     assert some
-    beside = shape.mlp(some.shared_experts * some.shared_ffn) if some.shared_experts else ()
-    own = adapters.elements(shape, shape.mlp(some.ffn), 1)
-    return attention + adapters.elements(shape, beside, plan.tp), some.experts * own / plan.ep
+    own = adapters.elements(shape, shape.mlp(some.ffn), plan.tp if job.stack.cuts_experts else 1)
+    return attention + adapters.elements(shape, shape.shared_mlp(), plan.tp), some.experts * own / plan.ep
 
 
 def held_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
@@ -121,8 +120,9 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> t
     whole = counted.layer_norms + (counted.router if mixture else 0)
     experts = counted.experts * counted.expert / plan.expert_parts(job.stack) if mixture else 0.0
     if adapters := job.adapters:
-        share, (added, own) = adapters.base_bits / 16, trained_of(job, plan, kind)
-        return share * cut / tp + whole + added, share * experts + own
+        added, own = trained_of(job, plan, kind)
+        kept = adapters.base_bits / 16 if adapters.quantized else kept
+        return kept * cut / tp + whole + added, kept * experts + own
     return kept * cut / tp + whole, kept * experts
 
 

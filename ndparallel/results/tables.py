@@ -66,7 +66,7 @@ def in_lines(word: str, width: int) -> str:
     if " " in word[len(mark) :] or len(word) <= width:
         return word
     lines = [mark]
-    for part in re.findall("[^,]*,?", word[len(mark) :]):
+    for part in re.findall("[^,]*,|[^,]+", word[len(mark) :]):
         if len(lines[-1]) > len(mark) and len(lines[-1] + part) > width:
             lines.append(" " * len(mark))
         lines[-1] += part

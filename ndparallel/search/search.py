@@ -13,7 +13,7 @@ Glossary
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -133,6 +133,23 @@ def search(
     answers = [predicted(job, one) for one in ranked[:top]]
     counts = (found.rejected, found.legal, len(found.seconds), len(timed), unsure)
     return Found(space, ranked, *counts, answers, faster)
+
+
+def search_whole_too(job: TrainingJob, *given: Any, **limits: Any) -> Found:
+    """As `search`; of a job whose tp cuts experts the better of that and of whole experts, which are no part
+    of a plan. The job of what is found says which. Raise UserError as `search` does, of the given job."""
+    if not (job.shape.experts and job.stack.cuts_experts):
+        return search(job, *given, **limits)
+    whole = replace(job, stack=replace(job.stack, expert_tp=False))
+    found, reasons = [], []
+    for one in (job, whole):
+        try:
+            found.append(search(one, *given, **limits))
+        except UserError as reason:
+            reasons.append(reason)
+    if not found:
+        raise reasons[0]
+    return min(found, key=lambda each: each.best.seconds)
 
 
 def best_of(space: SearchSpace, effort: int = EFFORT) -> Prediction:

@@ -13,7 +13,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.commands.explain import explained
 from ndparallel.commands.explain_rows import rows_of
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.describe import headline, sentences
+from ndparallel.planner.describe import headline, layout_words, sentences
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict
@@ -182,6 +182,12 @@ def test_hsdp_talks_less_across_nodes_than_fsdp_and_holds_more(capsys):
     )
     assert main(["plan", *job, "--shards", "8"]) == 0
     assert "DP64, HSDP with 8 shards." in " ".join(capsys.readouterr().out.split())
+
+
+def test_shards_over_all_of_dp_are_fsdp_in_words():
+    assert (
+        layout_words(Plan(dp=64, zero=3, shards=64)) == layout_words(Plan(dp=64, zero=3)) == ["DP64", "FSDP"]
+    )
 
 
 @pytest.mark.parametrize(

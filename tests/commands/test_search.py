@@ -182,6 +182,20 @@ def test_a_launch_script_is_read_and_better_plans_are_searched_for(capsys, tmp_p
     assert better["plans"][0]["step_seconds"] < now["step_seconds"]
 
 
+def test_a_search_for_a_script_whose_tp_cuts_experts_tries_whole_ones_too(capsys, tmp_path):
+    """Megatron-Core cuts them where nobody says otherwise; DeepSeek-V3's are too narrow for that."""
+    job = ["--model", "deepseek-v3", "--hardware", "h800", "--gpus", "512", "--global-batch", "2048"]
+    given = ["--tp", "2", "--pp", "16", "--ep", "16", "--zero", "1", "--recompute", "full"]
+    written = printed(capsys, "plan", *job, *given, "--emit", "megatron")
+    script = tmp_path / "launch.sh"
+    script.write_text(re.sub(r".*--expert-tensor-parallel-size 1.*\n", "", written))
+    whole = record(capsys, "plan", *job, "--search")["plans"][0]["name"]
+    words = " ".join(printed(capsys, "plan", "--from-megatron", str(script), "--search").split())
+    assert whole.startswith("TP2") and whole in words and "In these plans tp cuts no expert" in words
+    words = " ".join(printed(capsys, "plan", "--from-megatron", str(script), "--timeline", "none").split())
+    assert "each expert cut over 2 tp ranks" in words and ", where tp cuts no expert." in words
+
+
 def test_advise_follows_the_guides_and_says_how_much_longer_their_plan_takes(capsys):
     found = record(capsys, "advise", "--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64")
     assert [branch["question"].partition("?")[0] for branch in found["branches"]][:2] == [

@@ -95,6 +95,14 @@ def test_experts_that_tp_cuts_are_spread_over_the_ranks_that_tp_leaves():
     assert broken(replace(folded, ep=8), mixture, stack=cutting) == [FOLDED], "over cp, and not over tp"
 
 
+def test_the_nearest_ep_divides_experts_and_ranks():
+    """64 and 128 share out 256 experts, and are no parts of 96 ranks."""
+    mixture = replace(LLAMA, shape=find_model("deepseek-v3"), global_batch=96)
+    assert sentence(Plan(dp=96, ep=96), mixture) == "ep=96 cannot share out 256 experts evenly; nearest: 32."
+    said = "ep=64 does not divide tp*cp*dp = 96, whose ranks the experts are spread over; nearest: 32."
+    assert sentence(Plan(dp=96, ep=64), mixture) == said
+
+
 def test_widths_that_a_dtype_does_not_take_are_refused_at_any_tp():
     odd = replace(LLAMA.shape, hidden=4100, ffn=11000)
     assert broken(Plan(), shape=odd) == []

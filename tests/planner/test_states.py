@@ -183,6 +183,76 @@ def test_a_layer_keeps_what_lies_between_the_two_matrices_of_each_of_its_adapter
     assert kept_bytes(tuned, "dense", "none") - kept_bytes(plain, "dense", "none") == 4096 * 7 * 16 * 2
 
 
+@pytest.mark.parametrize(("model", "of_attention", "shared"), [("qwen3-30b-a3b", 4, 0), ("glm-4.5", 4, 3)])
+def test_adapters_of_experts_keep_the_rows_that_experts_multiply(model, of_attention, shared):
+    """Each of a token's 8 experts has 3 matrices, whose adapters keep 16 numbers of 2 bytes."""
+    shape = find_model(model)
+    tuned, plain = (
+        LayerLists(shape, Plan().share(one), find_stack("megatron-core"))
+        for one in (job(shape, adapters=Adapters(16)), job(shape))
+    )
+    added = kept_bytes(tuned, "experts", "none") - kept_bytes(plain, "experts", "none")
+    assert added == 4096 * (of_attention + shared + 8 * 3) * 16 * 2
+
+
+def test_what_adapters_keep_of_modules_that_run_again_is_not_kept():
+    tuned, plain = (
+        LayerLists(LLAMA_8B, Plan().share(one), replace(find_stack("megatron-core"), selective=("mlp",)))
+        for one in (job(adapters=Adapters(16)), job())
+    )
+    added = kept_bytes(tuned, "dense", "selective") - kept_bytes(plain, "dense", "selective")
+    assert added == 4096 * 4 * 16 * 2  # of q, k, v and o
+
+
+def test_frozen_weights_are_cast_beside_those_in_16_bits_as_trained_ones_are():
+    """Transformer Engine keeps a cast copy of every matrix from a step's first microbatch on."""
+    fp8, plan = job(hardware="b200", dtype="mxfp8"), Plan()
+    frozen = peak_memory(replace(fp8, adapters=Adapters(16)), plan)
+    assert frozen.weights == peak_memory(fp8, plan).weights + 2 * 41_943_040
+
+
+@pytest.mark.parametrize(("grouped", "kernels"), [(False, 16), (True, 1)])
+def test_adapters_of_experts_are_launched_as_their_experts_are(grouped, kernels):
+    """Of 128 experts ep=8 leaves 16 on a rank, in one kernel each or in one for all."""
+    stack = replace(find_stack("megatron-core"), grouped_experts=grouped)
+    lists = LayerLists(find_model("qwen3-30b-a3b"), Share(1, 4096, ep=8, adapters=QLORA), stack)
+    items = [item for item in lists.layer("experts", "none").forward if isinstance(item, Operation)]
+    places = [place for place, item in enumerate(items) if item.name == "experts down forward"]
+    around = items[places[0] - 1 : places[0] + 4]
+    assert [item.name for item in around] == [
+        *("dequantize", "experts down forward"),
+        *2 * ["adapter of experts down forward"],
+        "add adapter",
+    ]
+    assert {item.kernels for item in around} == {kernels}
+
+
+def test_adapters_of_experts_are_cut_where_tp_cuts_experts():
+    """Of gate and up B is cut, of down A; ep shares out the 8 experts."""
+    tuned = job(find_model("mixtral-8x7b"), adapters=Adapters(16))
+    cut = replace(tuned, stack=replace(tuned.stack, expert_tp=True))
+    plan, h, ffn = Plan(tp=4, dp=4, ep=2), 4096, 14336
+    assert trained_of(tuned, plan, "experts")[1] == 4 * 16 * 3 * (h + ffn)
+    assert trained_of(cut, plan, "experts")[1] == 4 * 16 * 3 * (h + ffn / 4)
+
+
+@pytest.mark.parametrize(("changes", "whole"), [
+    ({}, 4096 * 2 * 14336),  # no part of a whole expert
+    ({"expert_tp": True}, 4096 * 2 * 14336 / 4),
+    ({"grouped_experts": True}, 4 * 4096 * 2 * 14336),  # one kernel multiplies the rank's 4 experts
+])  # fmt: skip
+def test_experts_in_4_bits_are_made_whole_as_they_are_multiplied(changes, whole):
+    tuned, plan = job(find_model("mixtral-8x7b"), adapters=QLORA), Plan(tp=4, dp=4, ep=2)
+    tuned = replace(tuned, stack=replace(tuned.stack, **changes))
+    assert peak_memory(tuned, plan).buffers == context_bytes(tuned, plan) + 2 * whole
+
+
+def test_shared_experts_in_4_bits_are_made_whole_together():
+    """Qwen2-57B-A14B's are 20,480 wide, one of its experts 2,560."""
+    tuned = job(find_model("qwen2-57b-a14b"), adapters=QLORA)
+    assert peak_memory(tuned, Plan()).buffers == context_bytes(tuned, Plan()) + 2 * 3584 * 2 * 20480
+
+
 def test_fsdp_gathers_a_frozen_base_and_reduces_the_adapters_alone():
     tuned = job(adapters=Adapters(16))
     memory = peak_memory(tuned, Plan(dp=8, zero=3))

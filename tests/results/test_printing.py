@@ -45,3 +45,13 @@ def test_a_console_prints_the_same_words_without_blanks_at_the_ends_of_lines(mos
         and printed.split()[-2:] == ["narrow", "line."]
         and max(map(len, printed.splitlines())) <= most
     )
+
+
+def test_a_single_word_at_the_end_of_a_row_has_no_line_below_it(capsys):
+    """Where the first column is folded, and leaves the last no room by its unfolded length."""
+    rows = [("--half", "8.06 s", "precision"), (f"--gpus 128 --plan {'A,' * 60}", "3.51 s", "GPUs")]
+    console, width = plain_console(60)
+    console.print(quiet_table(("option", "step", "it changes"), rows, width, words=("it changes",)))
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = (number for number, line in enumerate(lines) if "precision" in line)
+    assert lines[row + 1].startswith("--gpus")

@@ -45,7 +45,7 @@ class FrozenLists:
         if self.adapters.quantized and matrix_of(self.shape, item):
             _, n, k = item.shape
             passes = (self.adapters.base_bits / 8 + HALF) / HALF
-            yield costs.elementwise("dequantize", products_in(item) * n * k, passes, "bfloat16")
+            yield moved("dequantize", item, n * k, passes)
 
     def beside(self, item) -> Iterator[Operation]:
         """What the adapters of a matrix multiply beside one of its products."""
@@ -54,10 +54,10 @@ class FrozenLists:
             (m, n, k), rank, side = item.shape, self.adapters.rank, item.name.rpartition(" ")[2]
             if side == "forward":
                 yield from self.products(item, (m, rank, k), (m, share * n, rank))
-                yield costs.elementwise("add adapter", products_in(item) * m * share * n, ADD, "bfloat16")
+                yield moved("add adapter", item, m * share * n, ADD)
             elif side == "dgrad":
                 yield from self.products(item, (m, rank, share * k), (m, n, rank))
-                yield costs.elementwise("add adapter", products_in(item) * m * n, ADD, "bfloat16")
+                yield moved("add adapter", item, m * n, ADD)
             else:
                 yield from self.products(item, (rank, n, k), (share * m, rank, k))
 
@@ -73,6 +73,12 @@ def matrix_of(shape: ModelShape, item) -> str:
         return ""
     name = item.name.removeprefix("experts ").rpartition(" ")[0]
     return name if adapted_parts(shape, name) else ""
+
+
+def moved(name: str, item: Operation, elements, passes: float) -> Operation:
+    """A kernel that only moves so many elements beside each product of an operation."""
+    one = costs.elementwise(name, products_in(item) * elements, passes, "bfloat16")
+    return one._replace(kernels=item.kernels)
 
 
 def products_in(item: Operation):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
+from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import larger
 from ndparallel.planner.stages import KEPT, has_experts, is_linear
 
@@ -106,14 +107,16 @@ def kept_bytes(lists: LayerLists, kind: str, recompute: str):
         return start + half_of_outputs(lists, kind)
     norms = gathered_bytes(lists) * (1 + (shape.norms != "shared")) if "layernorm" in again else 0
     halves = mixer_bytes(lists, kind, again) + feedforward_bytes(lists, kind, again)
-    return halves - norms + adapter_bytes(lists, kind)
+    return halves - norms
 
 
 def mixer_bytes(lists: LayerLists, kind: str, again: tuple[str, ...]):
     """Bytes that a layer's attention keeps, or its linear attention, where these modules run again."""
+    adapters = adapter_bytes(lists, lists.mixer(kind).matrices, lists.share.rows)
     if is_linear(kind):
-        return linear_bytes(lists)
-    return attention_bytes(lists, "mla_up_proj" in again) + scores_bytes(lists, "core_attn" in again)
+        return linear_bytes(lists) + adapters
+    scores = scores_bytes(lists, "core_attn" in again)
+    return attention_bytes(lists, "mla_up_proj" in again) + scores + adapters
 
 
 def feedforward_bytes(lists: LayerLists, kind: str, again: tuple[str, ...]):
@@ -127,14 +130,12 @@ def scores_bytes(lists: LayerLists, again: bool):
     return lists.attention.core.kernels.kept(again) * (lists.itemsize + dropout)
 
 
-def adapter_bytes(lists: LayerLists, kind: str):
-    """Bytes between the two matrices of a dense layer's adapters."""
-    shape = lists.shape
+def adapter_bytes(lists: LayerLists, matrices: tuple[Linear, ...], rows: Any):
+    """Bytes between the two matrices of each adapter of these matrices, which multiply so many rows."""
     if not (adapters := lists.share.adapters):
         return 0
-    matrices = (*lists.mixer(kind).matrices, *shape.mlp(shape.ffn))
-    adapted = sum(len(adapters.shares(shape, matrix.name)) for matrix in matrices)
-    return lists.share.rows * adapted * adapters.rank * lists.itemsize
+    adapted = sum(len(adapters.shares(lists.shape, matrix.name)) for matrix in matrices)
+    return rows * adapted * adapters.rank * lists.itemsize
 
 
 def normed_bytes(lists: LayerLists, half: int = ATTENTION):
@@ -190,8 +191,9 @@ def linear_bytes(lists: LayerLists):
 def mlp_bytes(lists: LayerLists, again: bool):
     """Bytes that the MLP keeps; where it runs again, only what goes into it."""
     each = (1 + lists.shape.gated) * lists.itemsize + input_bytes(lists)
-    inside = 0 if again else lists.share.rows * lists.shape.ffn / lists.share.tp * each
-    return normed_bytes(lists, MLP) + inside + mask_bytes(lists)
+    shape, rows = lists.shape, lists.share.rows
+    inside = rows * shape.ffn / lists.share.tp * each + adapter_bytes(lists, shape.mlp(shape.ffn), rows)
+    return normed_bytes(lists, MLP) + inside * (not again) + mask_bytes(lists)
 
 
 def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
@@ -206,6 +208,7 @@ def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
     between = (1 + lists.shape.gated) * each + activation
     behind = 0 if lists.stack.early_gates else experts.routed * hidden * each
     kept = experts.received * (hidden * cast + between * experts.expert_ffn)
+    kept += adapter_bytes(lists, lists.shape.mlp(experts.expert_ffn), experts.received)
     return norms + kept + behind + shared_bytes(lists)
 
 
@@ -215,7 +218,8 @@ def shared_bytes(lists: LayerLists):
     width = lists.experts.moe.shared_experts * lists.experts.moe.shared_ffn / lists.share.tp
     gated = lists.share.shard * lists.shape.hidden * lists.experts.moe.shared_gate
     each = (1 + lists.shape.gated) * lists.itemsize + input_bytes(lists)
-    return lists.share.rows * width * each + gated * lists.itemsize
+    adapters = adapter_bytes(lists, lists.shape.shared_mlp(), lists.share.rows)
+    return lists.share.rows * width * each + gated * lists.itemsize + adapters
 
 
 def half_of_outputs(lists: LayerLists, kind: str):
@@ -237,7 +241,7 @@ def kept_outputs(lists: LayerLists, kind: str):
     if lists.share.linear_dtype != lists.share.dtype:
         return 0
     runs_again = lists.recomputed.second_shares(mixer)
-    beside = lists.experts.shared_matrices() if has_experts(kind) else shape.mlp(shape.ffn)
+    beside = shape.shared_mlp() if has_experts(kind) else shape.mlp(shape.ffn)
     return sum(
         matrix.outputs * (1 - runs_again[matrix.name])
         for matrix in (*mixer.matrices, *beside)

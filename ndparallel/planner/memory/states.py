@@ -11,7 +11,7 @@ Glossary
     unit      what FSDP gathers at once: a layer, or the two ends of the model together
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from ndparallel.planner.numbers import either, larger, most
 from ndparallel.planner.stages import (
     ENDS,
     elements_of,
+    has_experts,
     keeps_gradients,
     keeps_weights,
     kinds_by_stage,
@@ -208,10 +209,19 @@ def shapes_of(job: TrainingJob, plan: Plan, kind: str):
 
 
 def dequantized_bytes(job: TrainingJob, plan: Plan):
-    """Bytes of the largest matrix of a layer in 16 bits, made whole from 4."""
+    """Bytes of a layer's largest weights that are made whole from 4 bits at once."""
     if not (job.adapters and job.adapters.quantized):
         return 0.0
-    experts = job.shape.experts
-    linear = job.shape.linear.matrices(job.shape.hidden) if job.shape.linear else ()
-    matrices = (*job.shape.attention(), *linear, *job.shape.mlp(experts.ffn if experts else job.shape.ffn))
-    return max(matrix.inputs * matrix.outputs for matrix in matrices) / plan.tp * HALF
+    return most(whole_at_once(job, plan)) * HALF
+
+
+def whole_at_once(job: TrainingJob, plan: Plan) -> Iterator[Any]:
+    """A rank's weights of every matrix; of all its experts where one kernel multiplies them."""
+    shape, some = job.shape, job.shape.experts
+    dense = () if all(map(has_experts, shape.layer_kinds)) else shape.mlp(shape.ffn)
+    for matrix in (*shape.attention(), *shape.linear_attention(), *shape.shared_mlp(), *dense):
+        yield matrix.inputs * matrix.outputs / plan.tp
+    if some:
+        at_once = some.experts if job.stack.grouped_experts else plan.ep
+        for matrix in shape.mlp(some.ffn):
+            yield at_once * matrix.inputs * matrix.outputs / plan.expert_parts(job.stack)

@@ -285,8 +285,7 @@ class ModelShape:
         return (Linear("prediction", 2 * self.hidden, self.hidden, False, "columns"),)
 
     def mlp(self, ffn: int) -> tuple[Linear, ...]:
-        """The matrices of an MLP of width `ffn`: the dense one, one expert, or the shared experts
-        together."""
+        """The matrices of an MLP of width `ffn`: the dense one, or one expert."""
         bias = "mlp" in self.biases
         up = (
             Linear("gate_up", self.hidden, 2 * ffn, bias, "columns")
@@ -294,6 +293,11 @@ class ModelShape:
             else Linear("up", self.hidden, ffn, bias, "columns")
         )
         return up, Linear("down", ffn, self.hidden, bias, "rows")
+
+    def shared_mlp(self) -> tuple[Linear, ...]:
+        """The matrices of all shared experts together; none where a model has none."""
+        some = self.experts
+        return self.mlp(some.shared_experts * some.shared_ffn) if some and some.shared_experts else ()
 
     def parameters(self) -> Parameters:
         """Count the parameters by kind."""
@@ -313,9 +317,7 @@ class ModelShape:
             dense_mlp=count(self.mlp(self.ffn)),
             router=count(some.router(self.hidden)) if some else 0,
             expert=count(self.mlp(some.ffn)) if some else 0,
-            shared_experts=count(self.mlp(some.shared_experts * some.shared_ffn))
-            if some and some.shared_experts
-            else 0,
+            shared_experts=count(self.shared_mlp()),
             layer_norms=sum(NORM_PLACES[self.norms]) * norm,
             final_norm=norm,
             head=0 if self.tied_embeddings else table,

@@ -79,7 +79,7 @@ class ExpertLists(ExpertRows):
     @cached_property
     def weight_gradients(self) -> list:
         up, down = self.matrices.grouped("wgrad")
-        shared, routers = self.weights(self.shared_matrices()), self.routers("wgrad")
+        shared, routers = self.weights(self.shape.shared_mlp()), self.routers("wgrad")
         if not self.stack.in_order:
             return [up, down, *shared, *routers]
         return [*routers, *shared, *[down] * self.matrices.turns, *[up] * self.matrices.turns]
@@ -89,14 +89,10 @@ class ExpertLists(ExpertRows):
 
     def shared(self, backward: bool) -> list:
         """The experts that serve every row: an MLP that tp cuts, or its matrices alone."""
-        matrices = self.shared_matrices()
+        matrices = self.shape.shared_mlp()
         if matrices and self.stack.shared_mlp:
             return self.mlp.gated_backward(matrices) if backward else self.mlp.gated_forward(matrices)
         return [
             self.product(matrix, "dgrad" if backward else "forward")
             for matrix in (reversed(matrices) if backward else matrices)
         ]
-
-    def shared_matrices(self):
-        experts = self.moe
-        return self.shape.mlp(experts.shared_experts * experts.shared_ffn) if experts.shared_experts else ()
