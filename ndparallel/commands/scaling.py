@@ -86,7 +86,7 @@ def show(curves: Curves) -> None:
         console.print()
     each = [point for points in curves.values() for point in points]
     reasons = [f"Batch {point.global_batch}: {point.why_not}" for point in each if point.why_not]
-    above = [sentence for points in curves.values() for sentence in above_one(points)]
+    above = [sentence for way, points in curves.items() for sentence in above_one(way, points)]
     for sentence in dict.fromkeys([*reasons, NOTE, *peak_of(each), *rounded(curves["weak"]), *above]):
         console.print(prose(sentence, width))
 
@@ -107,8 +107,8 @@ def rounded(points: list[Point]) -> list[str]:
     return [f"In weak scaling batches are whole sequences: a GPU's share is from {least} to {most} of them."]
 
 
-def above_one(points: list[Point]) -> Iterator[str]:
-    """Say why an efficiency is above 100%."""
+def above_one(way: str, points: list[Point]) -> Iterator[str]:
+    """Say why an efficiency of weak or strong scaling is above 100%."""
     base = base_of(points)
     most = max((point.efficiency(base) or 0 for point in points), default=0)
     if most <= SHOWN_ABOVE_ONE or not (base and base.best and base.fastest):
@@ -117,13 +117,14 @@ def above_one(points: list[Point]) -> Iterator[str]:
     fastest = base.fastest.tokens_per_second_per_gpu / base.best.tokens_per_second_per_gpu
     if most > fastest * SHOWN_ABOVE_ONE:
         yield (
-            f"Efficiency is above 100% where no plan that fits on {few} takes as little of a GPU's time for "
-            f"a token as those on more: there it is {plan}."
+            f"Efficiency of {way} scaling is above 100% where no plan that fits on {few} takes as little of "
+            f"a GPU's time for a token as those on more: there it is {plan}."
         )
     else:
         yield (
-            f"Efficiency is above 100% as the plan to take on {few}, {plan}, is the simplest of those that "
-            f"predictions cannot tell apart: the fastest has an efficiency of {fastest:.1%}."
+            f"Efficiency of {way} scaling is above 100% as the plan to take on {few}, {plan}, is the "
+            "simplest of those that predictions cannot tell apart: the fastest has an efficiency of "
+            f"{fastest:.1%}."
         )
 
 

@@ -522,10 +522,11 @@ def test_scaling_blames_memory_for_an_efficiency_above_one_only_where_the_fastes
         return Point(gpus, 8, best, "", None, first)
 
     few = point(8, 100.0, 104.0)
-    (simplest,) = above_one([few, point(16, 103.0, 103.0)])
-    (memory,) = above_one([few, point(16, 110.0, 110.0)])
-    assert "the fastest has an efficiency of 104.0%" in simplest and "no plan that fits on 8" in memory
-    assert not [*above_one([few, point(16, 100.0, 110.0)])]
+    (simplest,) = above_one("weak", [few, point(16, 103.0, 103.0)])
+    (memory,) = above_one("strong", [few, point(16, 110.0, 110.0)])
+    assert "weak scaling" in simplest and "the fastest has an efficiency of 104.0%" in simplest
+    assert "strong scaling" in memory and "no plan that fits on 8" in memory
+    assert not [*above_one("weak", [few, point(16, 100.0, 110.0)])]
 
 
 def test_what_its_framework_cannot_launch_is_said_once_with_the_reason_and_who_can(capsys):
