@@ -61,7 +61,8 @@ def print_best(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
     wanted = fixed(arguments, given)
     with progress() as announce:
         announce(effort_words(cluster.gpus))
-        found = searched(cluster, arguments, wanted, beside, search_whole_too)
+        way = search if arguments.etp else search_whole_too
+        found = searched(cluster, arguments, wanted, beside, way)
         uncut, cluster = found.job != cluster.job, replace(cluster, job=found.job)
         changed = {
             change: searched_then(change, cluster, arguments, wanted)

@@ -362,6 +362,10 @@ RULES = (
         ),
     ),
     LaunchRule(
+        lambda job, plan: bool(job.shape.experts) and job.stack.cuts_experts & (plan.tp > 1),
+        lambda job, plan: torchtitan_lacks("key to cut experts over tp", "leave --etp tp out"),
+    ),
+    LaunchRule(
         lambda job, plan: job.stack.fused_permutation or job.stack.fused_router,
         lambda job, plan: torchtitan_lacks(
             "kernels of Transformer Engine for router and permutation",

@@ -125,6 +125,12 @@ FUSED = (  # what a software stack may fuse, and Megatron's flag of it
 
 def add_routing(router: Group) -> None:
     router.add_argument(
+        "--etp",
+        "--expert-tensor-parallel-size",
+        choices=("1", "tp"),
+        help="ranks of tp that share out each expert's matrices (default: the software's)",
+    )
+    router.add_argument(
         "--dispatcher", choices=DISPATCHERS, help="how rows get to experts (default: the software's)"
     )
     for option, megatrons, kernels in FUSED:

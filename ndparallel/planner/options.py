@@ -46,6 +46,7 @@ JOB_DEFAULTS: dict[str, Any] = {
     "flash_attention": None,
     "routing_imbalance": 1.0,
     "capacity_factor": None,
+    "etp": None,
     "dispatcher": None,
     "fused_permutation": False,
     "fused_router": False,
@@ -205,10 +206,11 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     switches = {"dispatcher": arguments.dispatcher, "graphs": arguments.cuda_graphs}
     given: dict[str, Any] = {name: word.replace("none", "") for name, word in switches.items() if word}
     given |= {name: True for name in ("fused_permutation", "fused_router") if getattr(arguments, name)}
+    given |= {"expert_tp": arguments.etp == "tp"} if arguments.etp else {}
     if given and stack.executed:
         raise UserError(
-            "--dispatcher, --fused-permutation, --fused-router and --cuda-graphs are of other software than "
-            "the lessons' own: leave them out."
+            "--etp, --dispatcher, --fused-permutation, --fused-router and --cuda-graphs are of other "
+            "software than the lessons' own: leave them out."
         )
     stack = replace(stack, **given)
     if arguments.overlap is not None and stack.grid:

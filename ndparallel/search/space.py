@@ -31,6 +31,7 @@ from ndparallel.base.errors import UserError, find_choice, unknown
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count, listed
+from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill, divisors
@@ -252,6 +253,8 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
     for reason in why_not(space.job, Plan(zero=zero, micro_batch=space.job.global_batch)):
         return UserError(reason)
     where = count(gpus, "GPU")
+    if reason := refusal_of_layouts(space, zero):
+        return UserError(f"no plan on {where} is one of those that can be launched (--any: of all): {reason}")
     for name in (name for name in DEGREES if name in fixed):
         without = {other: value for other, value in fixed.items() if other != name}
         table, wanted = layouts(space.job, gpus, without, Counter()), fixed_values(fixed, name)[0]
@@ -271,6 +274,17 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
     asked = "".join(f" with {name}={value}" for name, value in fixed.items())
     why = "; ".join(f"{rule} ({count(number, 'layout')})" for rule, number in rejected.most_common(3))
     return UserError(f"no plan on {where} is legal{asked}{theirs}: {why or 'these do not go together'}.")
+
+
+def refusal_of_layouts(space: SearchSpace, zero: int) -> str:
+    """Why the frameworks cannot launch a layout that is legal; "" where none is, or one of them can."""
+    table, fixed = layouts(space.job, space.gpus, space.fixed, Counter()), space.fixed
+    if not len(table) or "shards" in fixed:
+        return ""
+    words = {name: fixed_values(fixed, name)[0] for name in WORDS if name in fixed}
+    plan = Plan(**dict(zip(DEGREES, table[0].tolist())), **{"zero": zero} | words)
+    refusals = [FRAMEWORKS[name].refusal(space.job, plan) for name in space.frameworks]
+    return " ".join(refusals) if all(refusals) else ""
 
 
 def at(plans: Plan, row: int, schedule: str, chunks: int) -> Plan:

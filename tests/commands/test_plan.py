@@ -427,6 +427,17 @@ def test_what_if_says_which_plans_cut_experts_over_tp(capsys):
     assert "each expert cut over 4 tp ranks" in after and "cut" not in before
 
 
+def test_an_option_cuts_experts_over_tp_as_a_what_if_does_and_a_search_keeps_to_it(capsys):
+    job = "--model mixtral-8x7b --gpus 64 --global-batch 64 --zero 1 --ep 8 --tp 4"
+    words = job.split()
+    whole = answered(capsys, *words, "--what-if", "etp=tp")
+    cut = answered(capsys, *words, "--expert-tensor-parallel-size", "tp")
+    assert (whole["etp"], cut["etp"]) == (1, 4)
+    assert whole["what_if"][0]["step_seconds"] == cut["step_seconds"] != whole["step_seconds"]
+    kept, free = (answered(capsys, *words, *etp, "--search")["recommended"] for etp in (["--etp", "tp"], []))
+    assert (kept["etp"], free["etp"]) == (4, 1) and kept["step_seconds"] != free["step_seconds"]
+
+
 def test_explain_prices_the_busiest_ranks_experts(capsys):
     options = "--model mixtral-8x7b --gpus 8 --ep 8 --global-batch 64 --routing-imbalance 1.3"
     assert main(["explain", *options.split()]) == 0

@@ -196,6 +196,17 @@ def test_a_search_for_a_script_whose_tp_cuts_experts_tries_whole_ones_too(capsys
     assert "each expert cut over 2 tp ranks" in words and ", where tp cuts no expert." in words
 
 
+@pytest.mark.parametrize("switch, lacks", [("--etp tp", "key to cut experts"), ("--fused-router", "kernels")])
+def test_a_search_says_what_no_framework_can_launch_and_does_not_blame_a_degree(capsys, switch, lacks):
+    job = (
+        "plan --model qwen3-30b-a3b --gpus 64 --global-batch 64 --software torchtitan --zero 3 --tp 4 --ep 8"
+    )
+    assert main([*job.split(), *switch.split(), "--search"]) == 2
+    told = capsys.readouterr().err
+    assert "no plan on 64 GPUs is one of those that can be launched (--any: of all)" in told
+    assert f"has no {lacks}" in told and "nearest" not in told
+
+
 def test_advise_follows_the_guides_and_says_how_much_longer_their_plan_takes(capsys):
     found = record(capsys, "advise", "--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64")
     assert [branch["question"].partition("?")[0] for branch in found["branches"]][:2] == [
