@@ -31,7 +31,7 @@ from ndparallel.base.errors import UserError, find_choice, unknown
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count, listed
-from ndparallel.launch_flags.frameworks import FRAMEWORKS
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, whose
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill, divisors
@@ -191,12 +191,19 @@ def runs(job: TrainingJob, name: str, pp: int, microbatches: np.ndarray) -> np.n
 
 def outside(job: TrainingJob) -> str:
     """Name the options of a plan that no search sets."""
-    some = "No plan of the search has --recompute-layers"
-    cut = " Plans with tp cut each expert over it; --what-if etp=1 searches those that do not."
-    ends = cut * bool(job.shape.experts and job.stack.cuts_experts)
+    some, more = "No plan of the search has --recompute-layers", other_experts(job)
     if not (sets := module_sets(job)):
-        return f"{some} or --stage-layers.{ends}"
-    return f"{some}, --stage-layers, or --recompute-modules beyond {listed(sets[0])}.{ends}"
+        return f"{some} or --stage-layers.{more}"
+    return f"{some}, --stage-layers, or --recompute-modules beyond {listed(sets[0])}.{more}"
+
+
+def other_experts(job: TrainingJob) -> str:
+    """Say how to search plans whose experts are cut over tp where they are whole, and the other way round."""
+    if not (job.shape.experts and "megatron" in whose(job)):
+        return ""
+    if job.stack.cuts_experts:
+        return " Plans with tp cut each expert over it; --etp 1 searches those that do not."
+    return " No plan cuts experts over tp; --etp tp searches those that do."
 
 
 # ---------------------------------------------------------------------------------------------- what is fixed

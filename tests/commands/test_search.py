@@ -207,6 +207,17 @@ def test_a_search_says_what_no_framework_can_launch_and_does_not_blame_a_degree(
     assert f"has no {lacks}" in told and "nearest" not in told
 
 
+@pytest.mark.parametrize(
+    "software, etp, other", [("nemo", "1", "tp"), ("nemo", "tp", "1"), ("torchtitan", "1", "")]
+)
+def test_a_search_says_how_to_search_plans_with_the_other_experts_where_the_software_has_them(
+    capsys, software, etp, other
+):
+    job = "--model mixtral-8x7b --gpus 16 --global-batch 32 --tp 2 --zero 2 --micro-batch 1"
+    told = printed(capsys, "plan", *job.split(), "--software", software, "--etp", etp, "--search")
+    assert re.findall("--etp ([1tp]+) searches", " ".join(told.split())) == [other] * bool(other)
+
+
 def test_advise_follows_the_guides_and_says_how_much_longer_their_plan_takes(capsys):
     found = record(capsys, "advise", "--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64")
     assert [branch["question"].partition("?")[0] for branch in found["branches"]][:2] == [
