@@ -84,9 +84,10 @@ class LockstepMachine:
     stage: int | None = None
     alike: bool = field(default=False, init=False)
     slowdown: float = field(default=0.0, init=False)
-    prices: dict[Operation, float] = field(default_factory=dict)
-    known: dict[tuple, list] = field(default_factory=dict)
-    found: dict[str, Neighbours] = field(default_factory=dict)
+    known_prices: dict[Operation, float] = field(default_factory=dict)
+    # of these members alone: a machine made from another by `replace` has its own
+    known_groups: dict[tuple, list] = field(default_factory=dict, init=False)
+    known_neighbours: dict[str, Neighbours] = field(default_factory=dict, init=False)
 
     @cached_property
     def members(self) -> np.ndarray:
@@ -97,9 +98,9 @@ class LockstepMachine:
         nbytes: Any = operation.bytes
         if isinstance(nbytes, np.ndarray):  # by member
             return self.hardware.seconds(operation)
-        if operation not in self.prices:
-            self.prices[operation] = float(self.hardware.seconds(operation))
-        return self.prices[operation]
+        if operation not in self.known_prices:
+            self.known_prices[operation] = float(self.hardware.seconds(operation))
+        return self.known_prices[operation]
 
     def arrival(self, exchange: CollectiveOp, start: Any) -> Any:
         """When each member ends a collective that it starts at its time of `start`. Bytes may be an array:
@@ -161,14 +162,14 @@ class LockstepMachine:
         return OnTheWay(start + wire[right], start[left] + links.latency, wire)
 
     def neighbours(self, group: str) -> Neighbours:
-        if group not in self.found:
+        if group not in self.known_neighbours:
             groups = self.groups(group) - self.members[0]
             left = np.empty_like(self.members)
             left[groups] = np.roll(groups, 1, axis=1)
-            self.found[group] = Neighbours(
+            self.known_neighbours[group] = Neighbours(
                 left, np.argsort(left), self.links(self.members[left], self.members)
             )
-        return self.found[group]
+        return self.known_neighbours[group]
 
     def links(self, source: np.ndarray, target: np.ndarray) -> Links:
         """The links from each of these ranks to the one at its side."""
@@ -183,14 +184,14 @@ class LockstepMachine:
     def alike_groups(self, exchange: CollectiveOp) -> list[tuple[str, np.ndarray]]:
         """(algorithm, ranks of groups that lie on the nodes in one way), (groups, ranks)."""
         key = exchange.group, exchange.collective
-        if key not in self.known:
+        if key not in self.known_groups:
             lying: dict[tuple, list[np.ndarray]] = {}
             for ranks in self.groups(exchange.group):
                 lying.setdefault((self.algorithm(exchange, ranks), *self.place_on_nodes(ranks)), []).append(
                     ranks
                 )
-            self.known[key] = [(how[0], np.array(ranks)) for how, ranks in lying.items()]
-        return self.known[key]
+            self.known_groups[key] = [(how[0], np.array(ranks)) for how, ranks in lying.items()]
+        return self.known_groups[key]
 
     def place_on_nodes(self, ranks: np.ndarray) -> np.ndarray:
         return np.unique(ranks // self.hardware.gpus_per_node, return_inverse=True)[1]

@@ -58,7 +58,7 @@ class StageUnits:
 
     def stage_machine(self, rank: int) -> LockstepMachine:
         """The GPUs of one pipeline rank."""
-        return replace(self.machine, stage=rank, known={})
+        return replace(self.machine, stage=rank)
 
     @property
     def on_grid(self) -> bool:
