@@ -111,7 +111,7 @@ class Pricing:
         """Price a list; its launches are a lower bound."""
         parts, prices = TimeBreakdown(compute=0.0), list(map(self.price_of, items))
         for kind, seconds, _, _ in prices:
-            parts[kind] = parts.get(kind, 0.0) + seconds
+            parts[kind] = parts[kind] + seconds
         if self.launch_cost:
             parts.launch_seconds = sum([cpu_seconds for _, _, cpu_seconds, _ in prices])
             parts["launch"] = larger(0, seconds_with_waits(prices) - parts.total)

@@ -102,7 +102,7 @@ def in_order(work: FrameworkWorkload, kind: str, name: str) -> list[Item]:
     seconds = [(item, spent_on(item), float(work.pricing.price_of(item)[1])) for item in items]
     priced = TimeBreakdown()
     for _, spent, each in seconds:
-        priced[spent] = priced.get(spent, 0.0) + each
+        priced[spent] += each
     shown = {spent: float(whole[spent]) / each for spent, each in priced.items() if each}
     rest = sum(float(each) for spent, each in whole.items() if spent not in shown)
     shared = work.pricing.groups.on_shared_ports
