@@ -33,8 +33,9 @@ def passed_bytes(job: TrainingJob, plan: Plan):
 
 
 def passed_messages(layout: str, ranks: int, chunks: Any, rank: Any, microbatches: Any, in_flight: Any):
-    """How many of these a rank keeps beside the inputs of what is in flight: its outputs (fwd_cache), its
-    stages' other inputs and their gradients, and the gradients of its outputs."""
+    """How many such messages a rank of PyTorch's pipeline keeps beside the inputs of the chunks `in_flight`:
+    the outputs of these (fwd_cache), the inputs of all other microbatches with their gradients, and the
+    gradients of all outputs."""
     inputs = chunks - 1 * (rank == 0)
     outputs = chunks - 1 * (rank == (0 if layout == "v" else ranks - 1))
     each = in_flight / chunks
