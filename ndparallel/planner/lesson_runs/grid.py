@@ -32,6 +32,7 @@ from ndparallel.planner.lesson_runs.stage_units import PASSES
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.step.overlap import BucketCost, begin, finish, gather_in_turn
 from ndparallel.planner.step.streams import Item, MemoryCounters, StreamClock
+from ndparallel.planner.step.workload import buckets_by_stage
 
 IN_PICTURES = PASSES | {"I": "input"}
 WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
@@ -125,10 +126,7 @@ class GridRank:
 
     @cached_property
     def buckets(self) -> dict[int, list[BucketCost]]:
-        """Buckets by stage, the last stage first, and in each the last bucket first."""
-        return {
-            stage: self.work.buckets(stage) for stage in reversed(self.work.plan.layout.stages_of(self.rank))
-        }
+        return buckets_by_stage(self.work, self.rank)
 
     def step(self) -> Iterator[Action]:
         """The lesson's loop, until this rank's gradients are reduced; while it waits for another rank, yield

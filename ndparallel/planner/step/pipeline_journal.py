@@ -38,7 +38,7 @@ from ndparallel.planner.step.overlap import (
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.step import one_stage
 from ndparallel.planner.step.streams import Item
-from ndparallel.planner.step.workload import Workload
+from ndparallel.planner.step.workload import Workload, buckets_by_stage
 
 AnyWork = TypeVar("AnyWork", bound=Workload)
 PASSES = {
@@ -165,8 +165,7 @@ class PipelineJournal(StageMessages):
 
     @cached_property
     def buckets(self) -> dict[int, list[BucketCost]]:
-        """Buckets by stage, the last stage first, and in each the last bucket first."""
-        return {stage: self.work.buckets(stage) for stage in reversed(self.plan.layout.stages_of(self.rank))}
+        return buckets_by_stage(self.work, self.rank)
 
     @cached_property
     def all_buckets(self) -> list[BucketCost]:
