@@ -13,7 +13,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.numbers import larger
-from ndparallel.planner.stages import KEPT, has_experts, is_linear
+from ndparallel.planner.stages import KEPT, has_experts, is_linear, recompute_of
 
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
 
@@ -51,8 +51,7 @@ class LayerBytes(NamedTuple):
 
 def layer_bytes(job: TrainingJob, plan: Plan, kind: str) -> LayerBytes:
     """The bytes of a layer of this kind."""
-    lists, recompute = lists_of(job, plan), "none" if kind.endswith(KEPT) else plan.recompute
-    kind = kind.removesuffix(KEPT)
+    lists, recompute, kind = lists_of(job, plan), recompute_of(plan, kind), kind.removesuffix(KEPT)
     return LayerBytes(kept_bytes(lists, kind, recompute), once_bytes(job, plan, kind, recompute))
 
 

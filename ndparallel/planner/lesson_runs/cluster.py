@@ -54,8 +54,7 @@ def slowest(inside: np.ndarray, latency: np.ndarray, wire: np.ndarray) -> Piece:
 
 
 class Links(NamedTuple):
-    """From each of some ranks to the one at its side: whether both are on one node, seconds, and bytes per
-    second."""
+    """Links from some ranks to as many others: whether both are on one node, seconds, and bytes a second."""
 
     inside: np.ndarray
     latency: np.ndarray
@@ -66,8 +65,7 @@ class Links(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """Of each member the places of the members on its left and on its right in the group, and the links from
-    the left."""
+    """Each member's neighbours in its group, as places among the members, and the links from the left one."""
 
     left: np.ndarray
     right: np.ndarray
@@ -172,7 +170,7 @@ class LockstepMachine:
         return self.known_neighbours[group]
 
     def links(self, source: np.ndarray, target: np.ndarray) -> Links:
-        """The links from each of these ranks to the one at its side."""
+        """The links from each of these ranks to the target in the same place."""
         per_node = self.hardware.gpus_per_node
         links = [self.hardware.link(int(a), int(b)) for a, b in zip(source, target)]
         return Links(
