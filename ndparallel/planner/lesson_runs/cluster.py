@@ -185,10 +185,9 @@ class LockstepMachine:
         if key not in self.known_groups:
             lying: dict[tuple, list[np.ndarray]] = {}
             for ranks in self.groups(exchange.group):
-                lying.setdefault((self.algorithm(exchange, ranks), *self.place_on_nodes(ranks)), []).append(
-                    ranks
-                )
-            self.known_groups[key] = [(how[0], np.array(ranks)) for how, ranks in lying.items()]
+                how = self.algorithm(exchange, ranks), *self.place_on_nodes(ranks)
+                lying.setdefault(how, []).append(ranks)
+            self.known_groups[key] = [(name, np.array(ranks)) for (name, *_), ranks in lying.items()]
         return self.known_groups[key]
 
     def place_on_nodes(self, ranks: np.ndarray) -> np.ndarray:

@@ -102,7 +102,9 @@ class StageMessage:
 
 @dataclass
 class GridRank:
-    """The GPUs of one pipeline rank. `done` holds the messages of what all have done."""
+    """The GPUs of one pipeline rank. `done` holds the messages of what all have done; buckets are held by
+    their id: those whose gradients are `on_their_way`, or `allocated` whole, and whose weights are
+    `gathered`. `lines` says when each line of messages between stages is free."""
 
     work: ExecutedWorkload
     schedule: Schedule

@@ -91,9 +91,9 @@ class StageUnits:
 
     @property
     def sequence_parallel(self) -> str:
-        return (
-            "none" if not self.plan.sequence_parallel else "sp-regather" if self.job.stack.regathers else "sp"
-        )
+        if not self.plan.sequence_parallel:
+            return "none"
+        return "sp-regather" if self.job.stack.regathers else "sp"
 
     @cached_property
     def rank(self) -> LessonRank:

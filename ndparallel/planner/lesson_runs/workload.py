@@ -102,9 +102,8 @@ class ExecutedWorkload(StageUnits):
         place = [mesh.rank(pp=rank) for rank in range(self.plan.pp)]
         links = [[hardware.link(a, b) for b in place] for a in place]
         latency = [[link.latency_seconds for link in row] for row in links]
-        return np.array(latency), np.array(
-            [[self.message_bytes / link.bandwidth_bytes_per_second for link in row] for row in links]
-        )
+        bandwidth = [[link.bandwidth_bytes_per_second for link in row] for row in links]
+        return np.array(latency), self.message_bytes / np.array(bandwidth)
 
     # ---- the end of a step
 
