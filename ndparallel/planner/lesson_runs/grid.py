@@ -28,7 +28,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.lesson_runs.cluster import LockstepMachine
 from ndparallel.planner.lesson_runs.optimizer import global_norm, norm_over_pp, stepped
-from ndparallel.planner.lesson_runs.stage_units import PASSES
+from ndparallel.planner.lesson_runs.record import PASSES
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.step.overlap import BucketCost, begin, finish, gather_in_turn
 from ndparallel.planner.step.streams import Item, MemoryCounters, StreamClock
@@ -193,7 +193,7 @@ class GridRank:
         if self.work.job.token_counts and kind == "block":
             return self.work.routed_block(op, next(layers), action.microbatch, self.machine)
         if (op, kind) not in known:
-            known[op, kind] = self.work.vocabulary.passes(kind, PASSES[op], deferred=op == "I")
+            known[op, kind] = self.work.vocabulary.items(kind, op)
         return known[op, kind]
 
     def synchronise(self, action: Action, bucket: BucketCost) -> None:
