@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.job import Share
-from ndparallel.planner.layers.operations import PASSES
+from ndparallel.planner.layers.operations import MEMORY_PASSES
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.numbers import larger
@@ -55,7 +55,7 @@ class LayerKernels:
         return costs.elementwise(name, elements, passes, self.share.dtype, kernels)
 
     def passes(self, kernel: str, backward: bool) -> float:
-        return PASSES[self.stack.fusion][kernel][backward]
+        return MEMORY_PASSES[self.stack.fusion][kernel][backward]
 
     def norm(self, backward: bool) -> Operation:
         return self.elementwise("norm", self.share.shard * self.shape.hidden, self.passes("norm", backward))

@@ -41,7 +41,7 @@ from ndparallel.planner.step.streams import Item
 from ndparallel.planner.step.workload import Workload, buckets_by_stage
 
 AnyWork = TypeVar("AnyWork", bound=Workload)
-PASSES = {
+LISTS_OF_OP = {
     "F": ("forward",),
     "B": ("backward",),
     "I": ("recompute", "backward_input"),
@@ -203,7 +203,7 @@ class PipelineJournal(StageMessages):
         units = list(zip(reversed(self.work.kinds[stage]), self.buckets[stage]))
         for kind, bucket in reversed(units) if op == "F" else units:
             finish(self.streams, bucket.gather if first and self.gathers_first else ())
-            for name in PASSES[op]:
+            for name in LISTS_OF_OP[op]:
                 self.streams.run(in_order(self.work, kind, name))
             self.reduce(action, bucket)
 
