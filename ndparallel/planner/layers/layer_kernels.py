@@ -1,7 +1,7 @@
 """The kernels that lists of layers are made of: one norm, one product of a matrix, one pass over an array.
 
-Idea   What the software fuses is decided here; which kernels follow one another, and what tensor parallelism
-       says between them, is written in the other files.
+Idea   What the software fuses is decided here; which kernels follow one another, and which collectives come
+       between them, is written in the other files.
 Limit  Biases and norms' weights are not priced.
 
 Glossary: see `ndparallel.planner.layers.operations`.

@@ -1,5 +1,5 @@
-"""What tensor parallelism says between the matrices of a layer: what is gathered, what is summed, and what
-hides that (Korthikanti et al. 2205.05198, sections 3 and 4.2).
+"""The collectives of tensor parallelism between the matrices of a layer: what is gathered, what is summed,
+and what hides that (Korthikanti et al. 2205.05198, sections 3 and 4.2).
 
 Idea   A matrix cut by columns needs all rows, which sequence parallelism gathers before it; one cut by rows
        makes parts, which are summed behind it. How much of that products hide, the stack's `tp_overlap` says.

@@ -176,8 +176,6 @@ class FrameworkWorkload:
         return forward, backward, [TimeBreakdown() for _ in backward]
 
     def messages(self) -> tuple[Any, Any]:
-        """Latency and wire time of a microbatch's activations between stages; tp ranks send a part each and
-        gather it (2104.04473, 4.1)."""
         return message_seconds(self.pricing)
 
     # ---- the end of a step, and memory that a step begins with

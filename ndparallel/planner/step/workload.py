@@ -54,7 +54,7 @@ class Workload(Protocol):
         """Buckets of a stage, the last unit's first."""
 
     def messages(self) -> tuple[Any, Any]:
-        """Latency and wire time of a microbatch's activations between stages."""
+        """Latency and wire time, in seconds, of a microbatch's activations between stages."""
 
     def states(self, rank: int) -> Sequence[Item]:
         """Memory that a pipeline rank's step begins with."""
