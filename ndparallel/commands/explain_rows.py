@@ -117,7 +117,7 @@ class ExecutedRows:
     def passes(self, unit: str) -> dict[str, list[Row]]:
         """Rows by pass of a unit."""
         kind = unit if unit in ("embedding", "head") else "block"
-        return {name: self.rows(self.work.passes(kind, name)) for name in ("forward", "backward")}
+        return {name: self.rows(items) for name, items in self.work.rank.passes(kind).items()}
 
     def rows(self, items: list[Item]) -> list[Row]:
         """One by one on the clocks of all GPUs: what was started takes what is left of it when it is waited

@@ -84,7 +84,7 @@ PROGRAMS = {  # the same of the program's arguments
 }
 
 
-def notes_on_settings(settings: Settings, job: TrainingJob, plan: Plan, by: str) -> Iterator[str]:
+def notes_on_settings(settings: Settings, job: TrainingJob, by: str) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
     names = frozen("deepspeed")["keys"]
     if lacking := unknown_keys("deepspeed", [key for key in settings.given if not is_known(key, names)]):

@@ -225,32 +225,42 @@ def of_script(text: str, variables: Mapping[str, str], folder: Path | None) -> D
     """The last command that launches DeepSpeed. Raises UserError where there is none, or its configuration is
     not found."""
     lines, written = without_documents(text)
-    lines = EXPR.sub(lambda sum_: f"$(({sum_[1] or sum_[2]}))".replace("\\", ""), lines)
+    lines = EXPR.sub(lambda found: f"$(({found[1] or found[2]}))".replace("\\", ""), lines)
     script = read_script(lines, variables, scheduled(text, variables), folder)
     known = {name: " ".join(words) for name, words in script.variables.items()}
     documents = {
         expanded(file, known): body if kept else expanded(body, known) for file, kept, body in written
     }
     for words in script.commands[::-1]:
-        launcher, program = launcher_and_program(words)
-        launcher = launcher or words  # its program has no name here
-        arguments, own = programs_arguments(program, folder, documents), arguments_of(launcher)
-        if file := own.get("config_file"):
-            own = accelerates(found_text(file, folder, documents)) | own
-        if own.keys() & OPTIONS_OF_ACCELERATE:
-            found = of_accelerate(own, folder, documents)
-            return found._replace(arguments=found.arguments | arguments)
-        asked = (arguments.get(name, "true") for name in CONFIGS)
-        if file := next((name for name in asked if name != "true"), ""):
-            refuse_megatrons(arguments)
-            config = named(file, folder, documents)
-            return DeepspeedJob(config, arguments, gpus_of(launcher, own, script.variables))
-    for file in filter(None, (file_of_arguments(launcher_and_program(each)[1]) for each in script.commands)):
-        found_text(file, folder, documents, "its arguments")
+        if found := of_command(words, script.variables, folder, documents):
+            return found
+    for words in script.commands:  # a file of arguments that is missing may name the configuration
+        if file := file_of_arguments(launcher_and_program(words)[1]):
+            found_text(file, folder, documents, "its arguments")
     raise UserError(
         "it is no configuration of DeepSpeed (JSON), no file of Accelerate's, and no command that names one "
         "with --deepspeed, --deepspeed_config or --config_file."
     )
+
+
+def of_command(
+    words: list[str], variables: Mapping[str, list[str]], folder: Path | None, documents: Mapping[str, str]
+) -> DeepspeedJob | None:
+    """What a command that launches DeepSpeed sets; None for any other."""
+    launcher, program = launcher_and_program(words)
+    launcher = launcher or words  # its program has no name here
+    arguments, own = programs_arguments(program, folder, documents), arguments_of(launcher)
+    if file := own.get("config_file"):
+        own = accelerates(found_text(file, folder, documents)) | own
+    if own.keys() & OPTIONS_OF_ACCELERATE:
+        found = of_accelerate(own, folder, documents)
+        return found._replace(arguments=found.arguments | arguments)
+    named_files = (arguments[name] for name in CONFIGS if arguments.get(name, "true") != "true")
+    if not (file := next(named_files, "")):
+        return None
+    refuse_megatrons(arguments)
+    config = named(file, folder, documents)
+    return DeepspeedJob(config, arguments, gpus_of(launcher, own, variables))
 
 
 def gpus_of(launcher: list[str], own: Mapping[str, str], variables: Mapping[str, list[str]]) -> int:

@@ -68,7 +68,7 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
     unsaid = what_the_program_leaves(words, job, plan, beside)
     by = f"{release('deepspeed')}{' under Accelerate' if found.defaults else ''}"
     return Reading(
-        job, plan, (*notes_on_settings(settings, job, plan, by), *of_optimizer(settings, words), *unsaid)
+        job, plan, (*notes_on_settings(settings, job, by), *of_optimizer(settings, words), *unsaid)
     )
 
 

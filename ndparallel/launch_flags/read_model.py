@@ -182,14 +182,7 @@ def unrotated_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
     """--no-rope-freq is N, for no positions in every N-th layer, or a list of 1 (none) or 0 by layer."""
     if (text := flags.text(fields.UNROTATED)) is None:
         return ()
-    turned = [1 - kind for kind in every_nth(text, layers)]
-    return numbered_zeros(turned, fields.UNROTATED, text, layers)
-
-
-def every_nth(text: str, layers: int) -> list[int]:
-    """1 for every N-th layer where the text is N, else the list that it is."""
-    every = whole_number(text) if text.isdecimal() else 0
-    return [int((layer + 1) % every == 0) for layer in range(layers)] if every else layer_list(text)
+    return layers_with(1, layer_numbers(fields.UNROTATED, text, layers, every_nth=1))
 
 
 def whole_layers_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
@@ -198,9 +191,7 @@ def whole_layers_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
     text = flags.text(fields.WINDOWED)
     if text is None or not flags.has(fields.WINDOW):
         return ()
-    kinds = every_nth(text, layers)
-    kinds = [1 - kind for kind in kinds] if text.isdecimal() else kinds
-    return numbered_zeros(kinds, fields.WINDOWED, text, layers)
+    return layers_with(0, layer_numbers(fields.WINDOWED, text, layers, every_nth=0))
 
 
 def latent_from(flags: GivenFlags) -> LatentAttention:
@@ -221,12 +212,8 @@ def linear_from(flags: GivenFlags, layers: int) -> GatedDeltaNet | None:
         raise UserError(f"{what} makes another model than the planner's layers: it cannot be priced.")
     if (text := flags.text(fields.LINEAR_LAYERS)) is None:
         raise UserError(f"{fields.VARIANT} says nothing without {fields.LINEAR_LAYERS}: give N, or a list.")
-    kinds = every_nth(text, layers)
-    plain = numbered_zeros(
-        [1 - kind for kind in kinds] if text.isdecimal() else kinds, fields.LINEAR_LAYERS, text, layers
-    )
+    linear = layers_with(1, layer_numbers(fields.LINEAR_LAYERS, text, layers, every_nth=0))
     sizes = {name: flags.number(flag, LINEAR_DEFAULTS[name]) for name, flag in fields.LINEAR_SIZES.items()}
-    linear = tuple(layer for layer in range(layers) if layer not in plain)
     return GatedDeltaNet(**sizes, layers=linear, joined=False)
 
 
@@ -257,22 +244,28 @@ def experts_from(flags: GivenFlags, layers: int, ffn: int, biased: bool) -> Expe
 def dense_layers_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
     """--moe-layer-freq is N, for experts in every N-th layer, or a list of 0 or 1 by layer."""
     text = (flags.text("--moe-layer-freq") or "1").strip("\"'")
-    kinds = (
-        [int(layer % every == 0) for layer in range(layers)]
-        if text.isdecimal() and (every := whole_number(text))
-        else layer_list(text)
-    )
-    return numbered_zeros(kinds, "--moe-layer-freq", text, layers)
+    return layers_with(0, layer_numbers("--moe-layer-freq", text, layers, every_nth=1, from_first=True))
 
 
-def numbered_zeros(kinds: list[int], flag: str, text: str, layers: int) -> tuple[int, ...]:
-    """The layers whose kind is 0. Raises UserError where there is not a 0 or a 1 for each."""
-    if len(kinds) != layers or not {*kinds} <= {0, 1}:
+def layer_numbers(flag: str, text: str, layers: int, every_nth: int, from_first: bool = False) -> list[int]:
+    """0 or 1 for each layer. A list says them itself; N gives the number `every_nth` to every N-th layer,
+    which are N, 2N ... or `from_first` 1, N + 1 ..., and the other number to the rest. Raises UserError for
+    what is neither."""
+    if text.isdecimal() and (step := whole_number(text)):
+        chosen = range(0 if from_first else step - 1, layers, step)
+        return [every_nth if layer in chosen else 1 - every_nth for layer in range(layers)]
+    numbers = layer_list(text)
+    if len(numbers) != layers or not {*numbers} <= {0, 1}:
         raise UserError(
             f"{flag} {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each layer"
             f"{how_to_set(text)}."
         )
-    return tuple(layer for layer, kind in enumerate(kinds) if not kind)
+    return numbers
+
+
+def layers_with(number: int, numbers: list[int]) -> tuple[int, ...]:
+    """The layers that have this number."""
+    return tuple(layer for layer, each in enumerate(numbers) if each == number)
 
 
 def layer_list(text: str) -> list[int]:

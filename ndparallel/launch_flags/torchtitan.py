@@ -42,6 +42,10 @@ def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
     check(job, plan)
     refuse_other_software(job)
     found = flavor_of(job)
+    refuse(RULES, job, plan)
+    refuse_other_switches(job, plan)
+    refuse_other_states(job)
+    refuse_other_number_types(job)
     settings = {f"config.{key}": value for key, value in settings_of(job, plan)}
     settings |= {f"config.{key}": value for key, value in settings_of_model(job, plan, found)}
     body = [f"    {name} = {value}" for name, value in settings.items()]
@@ -121,7 +125,7 @@ def refuse_other_software(job: TrainingJob) -> None:
         )
 
 
-def converters(job: TrainingJob) -> Iterator[str]:
+def refuse_other_number_types(job: TrainingJob) -> None:
     if job.dtype == "bf16":
         return
     if job.dtype in OTHER_FLOAT8:
@@ -133,10 +137,14 @@ def converters(job: TrainingJob) -> Iterator[str]:
         raise torchtitan_lacks(f"recipe written here in {job.dtype}", f"choose bf16 or {FLOAT8}")
     if job.shape.experts:
         raise torchtitan_lacks(f"recipe written here for experts in {FLOAT8}", "choose bf16")
-    yield (
-        'converters=[Float8LinearConverter.Config(recipe_name="rowwise", filter_fqns=["lm_head"], '
-        f"model_compile_enabled={compiled(job)})]"
-    )
+
+
+def converters(job: TrainingJob) -> Iterator[str]:
+    if job.dtype == FLOAT8:
+        yield (
+            'converters=[Float8LinearConverter.Config(recipe_name="rowwise", filter_fqns=["lm_head"], '
+            f"model_compile_enabled={compiled(job)})]"
+        )
 
 
 def compiled(job: TrainingJob) -> bool:
@@ -145,8 +153,6 @@ def compiled(job: TrainingJob) -> bool:
 
 def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     """Keys of torchtitan's configuration with their values, as Python writes them."""
-    refuse(RULES, job, plan)
-    refuse_other_switches(job, plan)
     each_pass = job.global_batch // plan.dp if plan.pp > 1 else plan.micro_batch  # of one data-parallel rank
     yield "training.seq_len", f"{job.sequence}"
     yield "training.global_batch_size", f"{job.global_batch}"
@@ -158,7 +164,6 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "parallelism.enable_sequence_parallel", f"{plan.sequence_parallel}"
     yield from sharding(plan)
     yield from pipeline(job, plan)
-    refuse_other_states(job)
     yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
     yield "compile.enable", f"{compiled(job)}"
     if compiled(job):  # the configuration that a recipe starts from may compile its loss alone

@@ -98,7 +98,7 @@ def waits_for_launches(job: TrainingJob, plan: Plan) -> float:
     """The share of a layer's passes that its GPU waits for the CPU to launch kernels."""
     last = job.shape.layers - 1
     seconds = Pricing(job, plan).unit(job.shape.kind(last)).total
-    return float(seconds.get("launch", 0.0) / seconds.total)
+    return float(seconds["launch"] / seconds.total)
 
 
 def generation(gpu: str) -> str:

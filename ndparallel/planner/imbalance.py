@@ -16,7 +16,7 @@ from dataclasses import replace
 from gpu import si
 from ndparallel.base.words import count, listed
 from ndparallel.planner.prediction import Prediction, step_of
-from ndparallel.planner.stages import KEPT, has_experts
+from ndparallel.planner.stages import KEPT
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import PipelineTimes
 from ndparallel.planner.step.workload import Workload
@@ -98,8 +98,7 @@ def held(work: Workload, rank: int) -> str:
     counts = Counter(
         kind.removesuffix(KEPT) for stage in work.plan.layout.stages_of(rank) for kind in work.kinds[stage]
     )
-    some = any(has_experts(kind) for kinds in work.kinds for kind in kinds)
-    plain = "dense layer" if some else "layer"
+    plain = "dense layer" if work.job.shape.experts else "layer"
     layers = [
         count(counts[kind], plain if kind == "dense" else "layer") + behind
         for kind, behind in LAYERS.items()

@@ -95,7 +95,7 @@ def pipeline_timeline(found: Prediction) -> Timeline:
     for rank in ranks:
         times = apart(list(zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])), seconds)
         spans = [Span(start, end, ACTIONS[action.op], str(action)) for action, start, end in times]
-        last, optimizer = spans[-1].end, float(tails[rank].get("optimizer", 0.0))
+        last, optimizer = spans[-1].end, float(tails[rank]["optimizer"])
         end = last + float(tails[rank].total)
         spans.append(Span(last, end - optimizer, palette.WAITING, "gradients and weights"))
         spans.append(Span(end - optimizer, end, palette.OPTIMIZER, "optimizer"))

@@ -37,6 +37,11 @@ def has_window(kind: str) -> bool:
     return kind.startswith("window-")
 
 
+def recompute_of(plan: Plan, kind: str) -> str:
+    """What a layer of this kind computes again: what the plan says, or nothing where others do."""
+    return "none" if kind.endswith(KEPT) else plan.recompute
+
+
 def layers_by_stage(layers: int, stages: int, prediction_layers: int = 0) -> list[int]:
     """Megatron's even split, of the layers, or with embedding and head as a layer each (Llama 3, 2407.21783,
     section 3.3.2). Where neither is even the first stages are filled, and the last, which has the head and

@@ -8,7 +8,7 @@ Limit  A word that is not known here stands for what is said nowhere: see the ru
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,7 +75,12 @@ def stack_name(framework: str, flash: bool | None, shards: bool) -> str:
 
 def stack_of_framework(framework: str) -> Stacks | None:
     """Return the stack that stands for a framework, or those of its years; None where it is not known."""
-    return next((name for pattern, name in FRAMEWORKS if re.search(pattern, framework)), None)
+    return first_named(FRAMEWORKS, framework)
+
+
+def first_named(table: Iterable[tuple[str, Any]], words: str) -> Any:
+    """Return what the first pattern of a table that is in the words stands for; None where none is."""
+    return next((meant for pattern, meant in table if re.search(pattern, words)), None)
 
 
 def assumed_year(framework: str, flash: bool | None) -> int:
@@ -97,6 +102,14 @@ def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
     return "flash2" if used == "unfused" or (used in ("flash1", "triton") and later) else used
 
 
+BITS = (  # of a number type: the first that is in the precision, so the shortest that is named
+    ("fp8|float8|e4m3|fp4|int8", 8),
+    ("16|half|amp|mixed", 16),
+    ("tf32", 19),
+    ("fp32|float32|single", 32),
+)
+
+
 def number_of_bits(precision: Any) -> int:
     """Return 8, 16, 19 (TF32) or 32: the shortest number type named for the layers' matmuls; 16 where none
     is."""
@@ -105,12 +118,7 @@ def number_of_bits(precision: Any) -> int:
 
 def bits_named(precision: Any) -> int | None:
     """Return the bits of the shortest number type that is named; None where none is."""
-    words = str(precision or "").lower()
-    if re.search(r"fp8|float8|e4m3|fp4|int8", words):
-        return 8
-    if re.search(r"16|half|amp|mixed", words):
-        return 16
-    return 19 if "tf32" in words else 32 if re.search(r"fp32|float32|single", words) else None
+    return first_named(BITS, str(precision or "").lower())
 
 
 NUMBER_WORDS = (  # the first that is in the precision
@@ -160,16 +168,16 @@ HABITS = (  # a field of a run's software, how a note says it, and what of a sta
 )
 
 
-def habits_of(software: Mapping[str, Any], note: Any, usual: Sequence[str] = ()) -> dict[str, Any]:
+def habits_of(software: Mapping[str, Any], note: Any, usual: Sequence[str]) -> dict[str, Any]:
     """Return fields of a stack that a run states of its software, or in its note; `usual` habits it has
     unless it states otherwise."""
     noted = str(note).lower()
-    stated = [
-        fields
-        for key, words, fields in HABITS
-        if (key in usual or re.search(words, noted) if software.get(key) is None else software[key])
-    ]
-    return {name: value for fields in stated for name, value in fields.items()}
+    found: dict[str, Any] = {}
+    for key, words, fields in HABITS:
+        used = software.get(key)
+        if used or (used is None and (key in usual or re.search(words, noted))):
+            found |= fields
+    return found
 
 
 def stops_late(stack: str, precision: Any) -> bool:
@@ -196,8 +204,7 @@ DISPATCHER_WORDS = (  # the first that is in the word; a flexible one is DeepEP'
 
 def dispatcher_named(stated: Any) -> str | None:
     """Return our name of the dispatcher; None where the word is not known."""
-    words = re.sub("[^a-z0-9]", "", str(stated).lower())
-    return next((name for pattern, name in DISPATCHER_WORDS if re.search(pattern, words)), None)
+    return first_named(DISPATCHER_WORDS, re.sub("[^a-z0-9]", "", str(stated).lower()))
 
 
 SWITCHES = (  # of a stack
@@ -256,10 +263,9 @@ def cuts_experts(stated: Any, framework: str, tp: int, ep: int) -> bool:
 
 def number_type_of(precision: Any, framework: str) -> str:
     """Return our name of the number type that the layers' matmuls take."""
-    words = str(precision or "").lower()
     if number_of_bits(precision) != 8:
         return "bf16"
-    name = next(name for pattern, name in NUMBER_WORDS if re.search(pattern, words))
+    name = first_named(NUMBER_WORDS, str(precision).lower())
     return "fp8-current" if name == "fp8" and re.search(CURRENT, framework) else name
 
 
@@ -301,7 +307,7 @@ def schedule_named(stated: str | None) -> str | None:
 # ---------------------------------------------------------------------------------------------- recomputation
 
 
-def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
+def recompute_of(stated: Any, layers: int) -> tuple[str, int]:
     """Return none, selective or full; with full also how many of a stage's `layers` are recomputed, 0 for
     all."""
     kind = recompute_named(stated) or "none"

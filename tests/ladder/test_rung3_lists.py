@@ -77,18 +77,18 @@ def check(job: TrainingJob, plan: Plan, unit: str) -> None:
     )
     work, kind = ExecutedWorkload(job, plan), unit if unit in ("embedding", "head") else "block"
 
-    def executed(which: str, deferred: bool = False) -> list[tuple]:
-        return compared(work.passes(kind, which, deferred), plan)
+    def executed(op: str) -> list[tuple]:
+        return compared(work.rank.items(kind, op), plan)
 
-    assert forward == executed("forward")
-    assert weights == executed("weight")
+    assert forward == executed("F")
+    assert weights == executed("W")
     again = again if kind == "block" else []
     # what is computed again stands where it is needed, and weights' gradients behind those of inputs
-    assert interleaved(executed("backward", True), again, inputs)
-    assert interleaved(executed("backward"), again, inputs, *apart(weights, job, plan, unit))
+    assert interleaved(executed("I"), again, inputs)
+    assert interleaved(executed("B"), again, inputs, *apart(weights, job, plan, unit))
     if unit != "experts":
         assert kept(job, plan, kind) == sum(
-            item.bytes for item in work.passes(kind, "forward") if isinstance(item, Hold)
+            item.bytes for item in work.rank.items(kind, "F") if isinstance(item, Hold)
         )
 
 
@@ -170,7 +170,7 @@ def test_experts_keep_what_the_executed_ones_keep_but_for_the_routers_numbers(tp
     own = shape.hidden if tp > 1 or not moe.shared_experts else 0
     router = SINGLE * lists.experts.own_rows * (moe.experts + 2 * moe.top_k + own)
     unread = 0 if moe.shared_experts else gathered_bytes(lists)
-    executed = ExecutedWorkload(job, plan).passes("block", "forward")
+    executed = ExecutedWorkload(job, plan).rank.items("block", "F")
     held = sum(item.bytes for item in executed if isinstance(item, Hold))
     assert held == kept_bytes(lists, "experts", recompute) + router - unread
 

@@ -265,6 +265,11 @@ def test_context_parallelism_over_links_of_both_kinds(context_parallel, recomput
     assert_grid(Mesh(cp=4, tp=2), context_parallel=context_parallel, recompute=recompute)
 
 
+def test_a_ring_inside_a_node_on_one_stage_and_across_two_nodes_on_the_next():
+    """Nodes of 3: ranks 0 and 1 are together, ranks 2 and 3 are not."""
+    assert_grid(Mesh(cp=2, pp=2), replace(ROOMY, gpus_per_node=3), context_parallel="ring")
+
+
 EXPERTS = [Mesh(dp=2, ep=2), Mesh(dp=4, ep=4), Mesh(tp=2, dp=2, ep=2)]
 
 

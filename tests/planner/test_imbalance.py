@@ -11,7 +11,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.describe import bound
-from ndparallel.planner.imbalance import filled, imbalance_sentences, most_even
+from ndparallel.planner.imbalance import filled, held, imbalance_sentences, most_even
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing
@@ -189,6 +189,18 @@ def test_where_no_split_of_whole_layers_is_better_none_is_advised():
         "No other split of whole layers over these ranks is much better. Perfectly even ranks would save at "
         "most" in said
     )
+
+
+def test_layers_are_named_alike_whether_they_are_recomputed_or_kept():
+    """Of each stage only the first layer, a dense one, is recomputed."""
+    shape = replace(find_model("deepseek-v3"), layers=8, prediction_layers=0)
+    assert shape.experts
+    mixture = replace(shape.experts, dense_layers=(0, 2, 4, 6))
+    every_second = replace(job(), shape=replace(shape, experts=mixture))
+    some = Plan(pp=2, dp=4, recompute="full", recompute_layers=1)
+    for plan in (some, replace(some, recompute="none", recompute_layers=0)):
+        work = framework_workload(every_second, plan)
+        assert held(work, 0) == "embedding, 2 dense layers and 2 layers with experts"
 
 
 def test_a_plan_says_which_pipeline_rank_its_seconds_are_of(capsys):

@@ -10,7 +10,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import MODULE, SMALL_KERNELS, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.layer import LayerLists
-from ndparallel.planner.layers.operations import PASSES, CollectiveOp
+from ndparallel.planner.layers.operations import MEMORY_PASSES, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, seconds_with_waits
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import STACKS
@@ -140,11 +140,11 @@ def test_every_small_kernel_says_where_the_code_launches_it():
         assert bool(kernel.elements) == bool(kernel.passes)
 
 
-@pytest.mark.parametrize("fusion", PASSES)
+@pytest.mark.parametrize("fusion", MEMORY_PASSES)
 def test_an_activation_reads_one_array_and_writes_one_and_a_gate_reads_two(fusion):
     """In one kernel; an eager gate has two."""
-    assert PASSES[fusion]["plain"][0] == 2
-    assert PASSES[fusion]["gated"][0] == 3 + 2 * (fusion == "eager")
+    assert MEMORY_PASSES[fusion]["plain"][0] == 2
+    assert MEMORY_PASSES[fusion]["gated"][0] == 3 + 2 * (fusion == "eager")
 
 
 def test_launches_of_several_passes_add_up():

@@ -12,10 +12,13 @@ import numpy as np
 
 
 class TimeBreakdown(dict[str, Any]):
-    """Seconds by what they are spent on, of a list that hides nothing beyond its own end; and the CPU's
-    `launch_seconds`, than which the list takes no less."""
+    """Seconds by what they are spent on, of a list that hides nothing beyond its own end, 0 for all else; and
+    the CPU's `launch_seconds`, than which the list takes no less."""
 
     launch_seconds: Any = 0.0
+
+    def __missing__(self, kind: str) -> float:
+        return 0.0
 
     @property
     def total(self) -> Any:
@@ -47,6 +50,6 @@ def total(parts: Iterable[TimeBreakdown], times: Iterable[int] = repeat(1)) -> T
     result = TimeBreakdown()
     for part, factor in zip(parts, times):
         for kind, seconds in part.items():
-            result[kind] = result.get(kind, 0.0) + factor * seconds
+            result[kind] = result[kind] + factor * seconds
         result.launch_seconds = result.launch_seconds + factor * part.launch_seconds
     return result

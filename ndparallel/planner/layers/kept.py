@@ -14,7 +14,7 @@ from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import larger
-from ndparallel.planner.stages import KEPT, has_experts, is_linear
+from ndparallel.planner.stages import KEPT, has_experts, is_linear, recompute_of
 
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
 
@@ -34,8 +34,9 @@ def passed_bytes(job: TrainingJob, plan: Plan):
 
 
 def passed_messages(layout: str, ranks: int, chunks: Any, rank: Any, microbatches: Any, in_flight: Any):
-    """How many of these a rank keeps beside the inputs of what is in flight: its outputs (fwd_cache), its
-    stages' other inputs and their gradients, and the gradients of its outputs."""
+    """How many such messages a rank of PyTorch's pipeline keeps beside the inputs of the chunks `in_flight`:
+    the outputs of these (fwd_cache), the inputs of all other microbatches with their gradients, and the
+    gradients of all outputs."""
     inputs = chunks - 1 * (rank == 0)
     outputs = chunks - 1 * (rank == (0 if layout == "v" else ranks - 1))
     each = in_flight / chunks
@@ -51,8 +52,7 @@ class LayerBytes(NamedTuple):
 
 def layer_bytes(job: TrainingJob, plan: Plan, kind: str) -> LayerBytes:
     """The bytes of a layer of this kind."""
-    lists, recompute = lists_of(job, plan), "none" if kind.endswith(KEPT) else plan.recompute
-    kind = kind.removesuffix(KEPT)
+    lists, recompute, kind = lists_of(job, plan), recompute_of(plan, kind), kind.removesuffix(KEPT)
     return LayerBytes(kept_bytes(lists, kind, recompute), once_bytes(job, plan, kind, recompute))
 
 

@@ -1,7 +1,7 @@
 """The kernels that lists of layers are made of: one norm, one product of a matrix, one pass over an array.
 
-Idea   What the software fuses is decided here; which kernels follow one another, and what tensor parallelism
-       says between them, is written in the other files.
+Idea   What the software fuses is decided here; which kernels follow one another, and which collectives come
+       between them, is written in the other files.
 Limit  Biases and norms' weights are not priced.
 
 Glossary: see `ndparallel.planner.layers.operations`.
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.job import Share
-from ndparallel.planner.layers.operations import PASSES
+from ndparallel.planner.layers.operations import MEMORY_PASSES
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.numbers import larger
@@ -55,7 +55,7 @@ class LayerKernels:
         return costs.elementwise(name, elements, passes, self.share.dtype, kernels)
 
     def passes(self, kernel: str, backward: bool) -> float:
-        return PASSES[self.stack.fusion][kernel][backward]
+        return MEMORY_PASSES[self.stack.fusion][kernel][backward]
 
     def norm(self, backward: bool) -> Operation:
         return self.elementwise("norm", self.share.shard * self.shape.hidden, self.passes("norm", backward))

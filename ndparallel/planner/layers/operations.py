@@ -31,7 +31,7 @@ HALF, SINGLE = 2, 4  # bytes of a bf16 or fp16 number, and of a float32
 # is Transformer Engine's, and writes what a compiled product reads (_apply_gated_norm in
 # megatron/core/ssm/gated_delta_net/common.py); plain PyTorch's goes through 32 bits, one operator after
 # another, here in numbers of 16 (RMSNormGated in torchtitan/models/qwen3_5/gdn.py).
-PASSES: dict[str, dict[str, tuple[float, float]]] = {
+MEMORY_PASSES: dict[str, dict[str, tuple[float, float]]] = {
     "fused": {
         "norm": (2, 5),
         "residual": (3, 3),

@@ -31,7 +31,7 @@ from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
 from ndparallel.planner.numbers import anywhere, larger
 from ndparallel.planner.ports import Round, rounds_of
-from ndparallel.planner.stages import ENDS, KEPT
+from ndparallel.planner.stages import ENDS, KEPT, recompute_of
 
 FEW_BYTES = 1e-3  # take no time on the wire
 Item = TypeVar("Item", Operation, CollectiveOp)
@@ -86,22 +86,19 @@ class Pricing:
         """All passes of an embedding, a layer of this kind, or a head."""
         if kind not in self.units:
             found = UnitSeconds(*(self.price_list(items) for items in self.listed(kind)))
-            travels = self.job.activations_away and kind.partition(" ")[0] not in ENDS
+            travels = self.job.activations_away and kind not in ENDS
             self.units[kind] = self.with_host(found, kind) if travels else found
         return self.units[kind]
 
     def listed(self, kind: str) -> Layer:
         """The lists of a unit, in the program's order."""
-        return self.lists.unit(kind.partition(" ")[0], self.recompute(kind))
-
-    def recompute(self, kind: str) -> str:
-        return "none" if kind.endswith(KEPT) else self.plan.recompute
+        return self.lists.unit(kind.removesuffix(KEPT), recompute_of(self.plan, kind))
 
     def with_host(self, unit: UnitSeconds, kind: str) -> UnitSeconds:
         """A layer's passes, each no shorter than its activations are on their way to the host, or back. Where
         a schedule parts backward passes I has all the wait, and W, which comes later, none: with a quicker W
         more is waited in I, and such a step can be some hundredths longer."""
-        kept = kept_bytes(self.lists, kind.partition(" ")[0], self.recompute(kind))
+        kept = kept_bytes(self.lists, kind.removesuffix(KEPT), recompute_of(self.plan, kind))
         seconds = self.job.activations_away * kept / host_bandwidth(self.job.hardware)
         waits = [larger(0.0, seconds - taken.total) for taken in (unit.forward, unit.backward)]
         forward, backward = (TimeBreakdown(host=wait) for wait in waits)
@@ -111,7 +108,7 @@ class Pricing:
         """Price a list; its launches are a lower bound."""
         parts, prices = TimeBreakdown(compute=0.0), list(map(self.price_of, items))
         for kind, seconds, _, _ in prices:
-            parts[kind] = parts.get(kind, 0.0) + seconds
+            parts[kind] = parts[kind] + seconds
         if self.launch_cost:
             parts.launch_seconds = sum([cpu_seconds for _, _, cpu_seconds, _ in prices])
             parts["launch"] = larger(0, seconds_with_waits(prices) - parts.total)

@@ -1,5 +1,5 @@
-"""What tensor parallelism says between the matrices of a layer: what is gathered, what is summed, and what
-hides that (Korthikanti et al. 2205.05198, sections 3 and 4.2).
+"""The collectives of tensor parallelism between the matrices of a layer: what is gathered, what is summed,
+and what hides that (Korthikanti et al. 2205.05198, sections 3 and 4.2).
 
 Idea   A matrix cut by columns needs all rows, which sequence parallelism gathers before it; one cut by rows
        makes parts, which are summed behind it. How much of that products hide, the stack's `tp_overlap` says.
@@ -31,7 +31,7 @@ class TensorParallelLists(LayerKernels):
         the same."""
         if not self.share.sequence_parallel:
             return []
-        one = self.exchange("all_gather", beside, width=width)
+        one = self.exchange("all_gather", beside, width)
         if self.stack.tp_overlap in IN_CHUNKS:
             one = self.in_ring(one, beside)
         times = matrices if self.stack.tp_by_matrix and self.stack.fusion != "compiled" else 1
@@ -42,7 +42,7 @@ class TensorParallelLists(LayerKernels):
         if not anywhere(self.share.tp > 1):
             return []
         collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
-        one = self.beside_sum(self.exchange(collective, beside, width=width), beside, backward, matrices)
+        one = self.beside_sum(self.exchange(collective, beside, width), beside, backward, matrices)
         cut = self.joined(one, True) if self.share.sequence_parallel else []
         return [*cut, one, *self.added_up(one)] * (matrices if self.stack.tp_by_matrix else 1)
 
@@ -111,11 +111,11 @@ class TensorParallelLists(LayerKernels):
         """The input of a column matrix, for its wgrad, where only the shard was kept."""
         if not (self.stack.keeps_shards and self.share.sequence_parallel):
             return []
-        one = self.exchange("all_gather", beside, width=width)
+        one = self.exchange("all_gather", beside, width)
         return [one if self.stack.tp_overlap == "none" else one._replace(beside=beside)]
 
-    def exchange(self, collective: str, beside: Operation, width: int = 0) -> CollectiveOp:
-        """A collective that nothing hides, of what `beside` multiplies."""
+    def exchange(self, collective: str, beside: Operation, width: int) -> CollectiveOp:
+        """A collective that nothing hides, of rows of `width` numbers (0: hidden) for `beside`."""
         size = self.activation_bytes * (width or self.shape.hidden) / self.shape.hidden
         return CollectiveOp(
             f"tp {collective}", collective, "tp", size * self.share_that_travels(collective, beside)

@@ -54,8 +54,7 @@ def slowest(inside: np.ndarray, latency: np.ndarray, wire: np.ndarray) -> Piece:
 
 
 class Links(NamedTuple):
-    """From each of some ranks to the one at its side: whether both are on one node, seconds, and bytes per
-    second."""
+    """Links from some ranks to as many others: whether both are on one node, seconds, and bytes a second."""
 
     inside: np.ndarray
     latency: np.ndarray
@@ -66,8 +65,7 @@ class Links(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """Of each member the places of the members on its left and on its right in the group, and the links from
-    the left."""
+    """Each member's neighbours in its group, as places among the members, and the links from the left one."""
 
     left: np.ndarray
     right: np.ndarray
@@ -84,9 +82,10 @@ class LockstepMachine:
     stage: int | None = None
     alike: bool = field(default=False, init=False)
     slowdown: float = field(default=0.0, init=False)
-    prices: dict[Operation, float] = field(default_factory=dict)
-    known: dict[tuple, list] = field(default_factory=dict)
-    found: dict[str, Neighbours] = field(default_factory=dict)
+    known_prices: dict[Operation, float] = field(default_factory=dict)
+    # of these members alone: a machine made from another by `replace` has its own
+    known_groups: dict[tuple, list] = field(default_factory=dict, init=False)
+    known_neighbours: dict[str, Neighbours] = field(default_factory=dict, init=False)
 
     @cached_property
     def members(self) -> np.ndarray:
@@ -97,9 +96,9 @@ class LockstepMachine:
         nbytes: Any = operation.bytes
         if isinstance(nbytes, np.ndarray):  # by member
             return self.hardware.seconds(operation)
-        if operation not in self.prices:
-            self.prices[operation] = float(self.hardware.seconds(operation))
-        return self.prices[operation]
+        if operation not in self.known_prices:
+            self.known_prices[operation] = float(self.hardware.seconds(operation))
+        return self.known_prices[operation]
 
     def arrival(self, exchange: CollectiveOp, start: Any) -> Any:
         """When each member ends a collective that it starts at its time of `start`. Bytes may be an array:
@@ -161,17 +160,17 @@ class LockstepMachine:
         return OnTheWay(start + wire[right], start[left] + links.latency, wire)
 
     def neighbours(self, group: str) -> Neighbours:
-        if group not in self.found:
+        if group not in self.known_neighbours:
             groups = self.groups(group) - self.members[0]
             left = np.empty_like(self.members)
             left[groups] = np.roll(groups, 1, axis=1)
-            self.found[group] = Neighbours(
+            self.known_neighbours[group] = Neighbours(
                 left, np.argsort(left), self.links(self.members[left], self.members)
             )
-        return self.found[group]
+        return self.known_neighbours[group]
 
     def links(self, source: np.ndarray, target: np.ndarray) -> Links:
-        """The links from each of these ranks to the one at its side."""
+        """The links from each of these ranks to the target in the same place."""
         per_node = self.hardware.gpus_per_node
         links = [self.hardware.link(int(a), int(b)) for a, b in zip(source, target)]
         return Links(
@@ -183,14 +182,13 @@ class LockstepMachine:
     def alike_groups(self, exchange: CollectiveOp) -> list[tuple[str, np.ndarray]]:
         """(algorithm, ranks of groups that lie on the nodes in one way), (groups, ranks)."""
         key = exchange.group, exchange.collective
-        if key not in self.known:
+        if key not in self.known_groups:
             lying: dict[tuple, list[np.ndarray]] = {}
             for ranks in self.groups(exchange.group):
-                lying.setdefault((self.algorithm(exchange, ranks), *self.place_on_nodes(ranks)), []).append(
-                    ranks
-                )
-            self.known[key] = [(how[0], np.array(ranks)) for how, ranks in lying.items()]
-        return self.known[key]
+                how = self.algorithm(exchange, ranks), *self.place_on_nodes(ranks)
+                lying.setdefault(how, []).append(ranks)
+            self.known_groups[key] = [(name, np.array(ranks)) for (name, *_), ranks in lying.items()]
+        return self.known_groups[key]
 
     def place_on_nodes(self, ranks: np.ndarray) -> np.ndarray:
         return np.unique(ranks // self.hardware.gpus_per_node, return_inverse=True)[1]

@@ -28,10 +28,11 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.lesson_runs.cluster import LockstepMachine
 from ndparallel.planner.lesson_runs.optimizer import global_norm, norm_over_pp, stepped
-from ndparallel.planner.lesson_runs.stage_units import PASSES
+from ndparallel.planner.lesson_runs.record import PASSES
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.step.overlap import BucketCost, begin, finish, gather_in_turn
 from ndparallel.planner.step.streams import Item, MemoryCounters, StreamClock
+from ndparallel.planner.step.workload import buckets_by_stage
 
 IN_PICTURES = PASSES | {"I": "input"}
 WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
@@ -76,7 +77,7 @@ def slowest_gpu(grid: list[StreamClock]) -> tuple[TimeBreakdown, int, int]:
     last = max(range(len(grid)), key=lambda rank: float(np.max(grid[rank].now)))
     place = int(np.argmax(grid[last].now))
     spent = [spent_at(streams, place) for streams in grid]
-    works = [sum(each.get(kind, 0.0) for kind in WORK) for each in spent]
+    works = [sum(each[kind] for kind in WORK) for each in spent]
     busiest, idle = works.index(max(works)), spent[last].pop("bubble", 0.0)
     imbalance = min(idle, works[busiest] - works[last])
     return spent[last] + TimeBreakdown(bubble=idle - imbalance, imbalance=imbalance), last, busiest
@@ -101,7 +102,9 @@ class StageMessage:
 
 @dataclass
 class GridRank:
-    """The GPUs of one pipeline rank. `done` holds the messages of what all have done."""
+    """The GPUs of one pipeline rank. `done` holds the messages of what all have done; buckets are held by
+    their id: those whose gradients are `on_their_way`, or `allocated` whole, and whose weights are
+    `gathered`. `lines` says when each line of messages between stages is free."""
 
     work: ExecutedWorkload
     schedule: Schedule
@@ -125,10 +128,7 @@ class GridRank:
 
     @cached_property
     def buckets(self) -> dict[int, list[BucketCost]]:
-        """Buckets by stage, the last stage first, and in each the last bucket first."""
-        return {
-            stage: self.work.buckets(stage) for stage in reversed(self.work.plan.layout.stages_of(self.rank))
-        }
+        return buckets_by_stage(self.work, self.rank)
 
     def step(self) -> Iterator[Action]:
         """The lesson's loop, until this rank's gradients are reduced; while it waits for another rank, yield
@@ -193,7 +193,7 @@ class GridRank:
         if self.work.job.token_counts and kind == "block":
             return self.work.routed_block(op, next(layers), action.microbatch, self.machine)
         if (op, kind) not in known:
-            known[op, kind] = self.work.vocabulary.passes(kind, PASSES[op], deferred=op == "I")
+            known[op, kind] = self.work.vocabulary.items(kind, op)
         return known[op, kind]
 
     def synchronise(self, action: Action, bucket: BucketCost) -> None:

@@ -46,6 +46,9 @@ SHORT = {  # how the planner's tables call a collective
 }
 
 
+PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}  # by a schedule's op
+
+
 class Recorder(GPU):
     """A GPU that writes down what it is asked for. Messages need no receiver and no sender."""
 
@@ -268,6 +271,10 @@ class LessonRank:
         """Return the lists of a unit's passes by name. `deferred` backward passes leave the weights'
         gradients to a "weight" pass; `rows` are those of one layer and microbatch where they are known."""
         return recorded(self, kind, deferred) if rows is None else record(self, kind, deferred, rows)
+
+    def items(self, kind: str, op: str, rows: Rows | None = None) -> list[Item]:
+        """Return the list of a unit's pass for an op of a schedule: F, B, I or W."""
+        return self.passes(kind, op in "IW", rows)[PASSES[op]]
 
     def unit(self, kind: str) -> Unit:
         """The unit, with its parameters but without content."""

@@ -30,8 +30,6 @@ from ndparallel.planner.lesson_runs.routing import Routes
 from ndparallel.planner.lesson_runs.vocabulary import VocabularyParts
 from ndparallel.planner.step.streams import Item
 
-PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
-
 
 @dataclass(frozen=True)
 class StageUnits:
@@ -58,7 +56,7 @@ class StageUnits:
 
     def stage_machine(self, rank: int) -> LockstepMachine:
         """The GPUs of one pipeline rank."""
-        return replace(self.machine, stage=rank, known={})
+        return replace(self.machine, stage=rank)
 
     @property
     def on_grid(self) -> bool:
@@ -91,9 +89,9 @@ class StageUnits:
 
     @property
     def sequence_parallel(self) -> str:
-        return (
-            "none" if not self.plan.sequence_parallel else "sp-regather" if self.job.stack.regathers else "sp"
-        )
+        if not self.plan.sequence_parallel:
+            return "none"
+        return "sp-regather" if self.job.stack.regathers else "sp"
 
     @cached_property
     def rank(self) -> LessonRank:
@@ -135,9 +133,6 @@ class StageUnits:
         kinds[-1] = (*kinds[-1], "head")
         return kinds
 
-    def passes(self, kind: str, which: str, deferred: bool = False) -> list[Item]:
-        return self.rank.passes(kind, deferred or which == "weight")[which]
-
     def layers(self, stage: int) -> range:
         """The model's layers on a stage, by number."""
         behind = sum(kinds.count("block") for kinds in self.kinds[:stage])
@@ -150,7 +145,7 @@ class StageUnits:
             layer, microbatch, self.mesh.world_size, machine.members, self.config.experts
         )
         rows = Routes(self.mesh, machine.members, sent).rows
-        return self.rank.passes("block", deferred=op in "IW", rows=rows)[PASSES[op]]
+        return self.rank.items("block", op, rows)
 
     def runs(self, stage: int) -> list[list[str]]:
         """Runs of whole units of at least the stack's smallest bucket, the last unit's first. Without a

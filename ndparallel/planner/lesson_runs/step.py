@@ -32,7 +32,7 @@ def executed_step(work: ExecutedWorkload) -> Step:
     if not work.on_grid:
         return time_workload(work)
     spent, rank, busiest = slowest_gpu(grid_of(work))
-    return Step({kind: spent.get(kind, 0.0) for kind in TIME_KINDS}, rank, busiest)
+    return Step({kind: spent[kind] for kind in TIME_KINDS}, rank, busiest)
 
 
 def executed_memory(work: ExecutedWorkload) -> list[StageMemory]:

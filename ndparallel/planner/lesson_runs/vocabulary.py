@@ -45,10 +45,9 @@ class VocabularyParts:
             {kind: rank.unit(kind) for kind in ("embedding", "block", "head")} for rank in self.ranks
         )
 
-    def passes(self, kind: str, which: str, deferred: bool = False) -> list[Item]:
-        """Return the list of a unit's pass."""
-        lists = [rank.passes(kind, deferred or which == "weight")[which] for rank in self.ranks]
-        return list(map(self.item, *lists))
+    def items(self, kind: str, op: str) -> list[Item]:
+        """Return the list of a unit's pass for an op, with the sizes of every member."""
+        return list(map(self.item, *(rank.items(kind, op) for rank in self.ranks)))
 
     def item(self, larger: Item, smaller: Item) -> Item:
         """Return an operation with the sizes of every member; in all else both ranks do the same."""

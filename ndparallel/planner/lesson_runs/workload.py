@@ -20,7 +20,7 @@ from ndparallel.model import costs
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Hold
 from ndparallel.planner.lesson_runs.optimizer import global_norm, norm_over_pp, owned, stepped, summed
-from ndparallel.planner.lesson_runs.stage_units import PASSES, StageUnits
+from ndparallel.planner.lesson_runs.stage_units import StageUnits
 from ndparallel.planner.step.overlap import BucketCost, UnitCost
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.planner.step.workload import StageCollective
@@ -34,8 +34,7 @@ class ExecutedWorkload(StageUnits):
         return [self.bucket(run, f"{stage}.{number}") for number, run in enumerate(self.runs(stage))]
 
     def bucket(self, run: Sequence[str], name: str) -> BucketCost:
-        passes = ("forward", "backward", "weight")
-        units = [UnitCost(*(self.passes(kind, which) for which in passes)) for kind in run]
+        units = [UnitCost(*(self.rank.items(kind, op) for op in "FBW")) for kind in run]
         collective = "reduce_scatter" if self.plan.zero else "all_reduce"
         reduce = self.exchanges(f"gradients {name}", collective, run, self.gradient_itemsize)
         gather = self.exchanges(f"weights {name}", "all_gather", run, self.itemsize)
@@ -90,7 +89,7 @@ class ExecutedWorkload(StageUnits):
 
     def action_items(self, op: str, stage: int) -> list[Item]:
         kinds = self.kinds[stage] if op == "F" else self.kinds[stage][::-1]
-        return [item for kind in kinds for item in self.passes(kind, PASSES[op], deferred=op == "I")]
+        return [item for kind in kinds for item in self.rank.items(kind, op)]
 
     @property
     def message_bytes(self) -> int:
@@ -102,9 +101,8 @@ class ExecutedWorkload(StageUnits):
         place = [mesh.rank(pp=rank) for rank in range(self.plan.pp)]
         links = [[hardware.link(a, b) for b in place] for a in place]
         latency = [[link.latency_seconds for link in row] for row in links]
-        return np.array(latency), np.array(
-            [[self.message_bytes / link.bandwidth_bytes_per_second for link in row] for row in links]
-        )
+        bandwidth = [[link.bandwidth_bytes_per_second for link in row] for row in links]
+        return np.array(latency), self.message_bytes / np.array(bandwidth)
 
     # ---- the end of a step
 

@@ -39,18 +39,19 @@ Elements = tuple[Any, Any]
 
 
 def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
-    whole, sharded = sum(trained), share_of(job, plan, trained)
-    in_turn, shard = reduces_in_turn(job, plan), sharded * reduced_bytes(job)
+    """Bytes by kind where weights are whole: without ZeRO, with ZeRO-1 and 2, and with ZeRO-3 over one
+    rank."""
+    whole, shard = sum(trained) * job.gradient_bytes, share_of(job, plan, trained) * reduced_bytes(job)
     return {
         "weights": sum(held) * HALF,
-        "gradients": either(in_turn, shard, whole * job.gradient_bytes),
-        "optimizer": (sharded if plan.zero >= 1 else whole) * optimizer_bytes(job),
+        "gradients": either(reduces_in_turn(job, plan), shard, whole),
+        "optimizer": stepped_of(job, plan, trained) * optimizer_bytes(job),
         "buffers": dummy_bytes(job, plan) + dequantized_bytes(job, plan) + gradient_buffers(job, plan),
     }
 
 
 def share_of(job: TrainingJob, plan: Plan, elements: Elements):
-    """What a rank owns of parameters whose states are sharded."""
+    """A rank's shard of parameters that are sharded over all their owners."""
     shared, experts = elements
     return shared / plan.sharding_ranks + experts / plan.expert_ranks(job.stack)
 
@@ -79,7 +80,7 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
     megatron_fsdp/param_and_grad_buffer.py) and DeepSpeed's always are."""
     mine, own = share_of(job, plan, held), share_of(job, plan, trained)
     number = HALF if job.half else SINGLE
-    apart = bool(job.adapters or "optimizer" in job.offload or not is_torchs(job))
+    apart = bool(job.adapters or "optimizer" in job.offload or not is_pytorchs(job))
     return {
         "weights": mine * (HALF if apart else number) * (not job.weights_away),
         "gradients": own * reduced_bytes(job),
@@ -93,7 +94,7 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
     }
 
 
-def is_torchs(job: TrainingJob) -> bool:
+def is_pytorchs(job: TrainingJob) -> bool:
     """Whether FSDP is PyTorch's own."""
     return job.stack.sharding.startswith("fsdp")
 
@@ -104,7 +105,7 @@ def reduced_bytes(job: TrainingJob) -> int:
     async_accumulate_grad_in_cpu_via_gpu in stage_1_and_2.py)."""
     if job.stack.sharding == "deepspeed" and "optimizer" in job.offload:
         return 0
-    return (HALF if job.half else SINGLE) if is_torchs(job) else job.gradient_bytes
+    return (HALF if job.half else SINGLE) if is_pytorchs(job) else job.gradient_bytes
 
 
 def ends_of(job: TrainingJob, plan: Plan):
@@ -121,8 +122,8 @@ def is_fully_sharded(job: TrainingJob, plan: Plan):
 
 
 def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
-    """Weights that are whole at the same time: of two layers and the ends; in PyTorch's pipelines of all.
-    DeepSpeed counts them."""
+    """Bytes of weights that are whole at the same time: of two layers and the ends; in PyTorch's pipelines of
+    all. DeepSpeed counts them."""
     if job.stack.live_weights is None:
         some = 2 * largest_layer(job, plan, elements_of) + ends_of(job, plan)
     else:
@@ -145,9 +146,9 @@ def gather_block(job: TrainingJob, plan: Plan):
 
 
 def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
-    """Gradients that are not scattered yet: of one layer, or until the last microbatch of all in the chunks
-    whose backward passes have begun, beside which FSDP2 copies a layer's into what the reduce_scatter sends
-    (reduce_scatter_state in _fsdp_param_group.py); DeepSpeed's wait in its buffers."""
+    """Bytes of gradients that are not scattered yet: of one layer, or until the last microbatch of all in the
+    chunks whose backward passes have begun, beside which FSDP2 copies a layer's into what the reduce_scatter
+    sends (reduce_scatter_state in _fsdp_param_group.py); DeepSpeed's wait in its buffers."""
     layer, copied = largest_layer(job, plan, trained_of), job.stack.sharding == "fsdp2"
     begun = plan.recipe.chunks_begun(plan.microbatches(job), plan.pp, plan.chunks) / plan.chunks
     whole = begun * sum(trained) + copied * layer
@@ -156,8 +157,8 @@ def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
 
 
 def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
-    """What FSDP needs only while it goes through the layers: gathered weights, waiting gradients, and at the
-    end of the backward pass the scattered ones."""
+    """Bytes that FSDP needs only while it goes through the layers: gathered weights, waiting gradients, and
+    at the end of the backward pass the scattered ones."""
     nothing, own = (0.0, 0.0), share_of(job, plan, trained) * reduced_bytes(job)
     return whole_weights(job, plan, nothing) + whole_gradients(job, plan, nothing) + own
 
@@ -173,7 +174,7 @@ def largest_layer(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan,
 def step_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
     """The states while DeepSpeed's optimizer steps, without the gradients that it makes in float32: those of
     ZeRO are shards then, and of the buffers ZeRO-3's stays."""
-    own, whole = own_of(job, plan, trained), share_of(job, plan, held) if plan.zero == 3 else sum(held)
+    own, whole = stepped_of(job, plan, trained), share_of(job, plan, held) if plan.zero == 3 else sum(held)
     return {
         "weights": whole * HALF * (not job.weights_away),
         "gradients": own * (reduced_bytes(job) if plan.zero else job.gradient_bytes),
@@ -184,11 +185,11 @@ def step_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
 
 def made_gradients(job: TrainingJob, plan: Plan, trained: Elements):
     """Bytes of gradients that the step makes, if it makes all at once."""
-    return own_of(job, plan, trained) * step_gradient_bytes(job, plan)
+    return stepped_of(job, plan, trained) * step_gradient_bytes(job, plan)
 
 
-def own_of(job: TrainingJob, plan: Plan, trained: Elements):
-    """What a rank steps."""
+def stepped_of(job: TrainingJob, plan: Plan, trained: Elements):
+    """What a rank steps of the parameters that it trains: its shard with ZeRO, else all."""
     return share_of(job, plan, trained) if plan.zero else sum(trained)
 
 
@@ -203,6 +204,7 @@ def dummy_bytes(job: TrainingJob, plan: Plan):
 
 
 def shapes_of(job: TrainingJob, plan: Plan, kind: str):
+    """Parameters of a layer, of all experts one's alone."""
     shared, experts = elements_of(job, plan, kind)
     some = job.shape.experts
     return shared + experts * plan.ep / some.experts if some else shared

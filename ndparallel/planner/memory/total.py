@@ -107,24 +107,24 @@ def in_flight_by_rank(job: TrainingJob, plan: Plan) -> list[float]:
     if plan.pp == 1:
         return [1.0]
     sizes = int(plan.microbatches(job)), int(plan.pp), int(plan.chunks)
-    return in_flight_of_schedule(plan.schedule, bool(plan.sends_rows_beside(job.stack)), *sizes)
+    return in_flight_of_schedule(plan.schedule, *sizes, bool(plan.sends_rows_beside(job.stack)))
 
 
 @lru_cache(maxsize=256)
 def in_flight_of_schedule(
-    schedule: str, in_pairs: bool, microbatches: int, pp: int, chunks: int
+    schedule: str, microbatches: int, pp: int, chunks: int, in_pairs: bool
 ) -> list[float]:
     """Chunks that each rank of such a pipeline keeps at the most."""
     ranks = np.arange(pp)
-    most = chunks_in_flight(in_pairs, RECIPES[schedule], microbatches, ranks, pp, chunks)
-    return np.broadcast_to(most, pp).astype(float).tolist()
+    in_flight = chunks_in_flight(RECIPES[schedule], microbatches, ranks, pp, chunks, in_pairs)
+    return np.broadcast_to(in_flight, pp).astype(float).tolist()
 
 
-def chunks_in_flight(in_pairs: Any, recipe: Recipe, microbatches: Any, rank: Any, pp: int, chunks: int):
-    """Chunks that a rank keeps; one more where forward and backward passes of an interleaved schedule run as
-    one (num_warmup_microbatches in megatron/core/pipeline_parallel/schedules.py)."""
-    most = recipe.peak_in_flight(microbatches, rank, pp, chunks)
-    return np.minimum(most + in_pairs, microbatches * chunks) if recipe.group else most
+def chunks_in_flight(recipe: Recipe, microbatches: Any, rank: Any, pp: int, chunks: int, in_pairs: Any):
+    """Chunks that a rank keeps; one more where forward and backward passes of an interleaved schedule run
+    `in_pairs` (num_warmup_microbatches in megatron/core/pipeline_parallel/schedules.py)."""
+    alone = recipe.peak_in_flight(microbatches, rank, pp, chunks)
+    return np.minimum(alone + in_pairs, microbatches * chunks) if recipe.group else alone
 
 
 @dataclass(frozen=True)

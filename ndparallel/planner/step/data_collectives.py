@@ -8,8 +8,6 @@ Idea   One over dp of what all its ranks hold, or for a layer of ZeRO-3 several;
 
 from typing import Any
 
-import numpy as np
-
 from ndparallel.model.costs import itemsize
 from ndparallel.planner.layers.operations import HALF, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
@@ -69,7 +67,7 @@ def data_collectives(
     if replicas:
         shard = shared * size / plan.shards
         named.append(CollectiveOp(f"{name} of replicas", "all_reduce", "replicas", shard))
-    if isinstance(experts, np.ndarray) or experts:
+    if anywhere(experts):
         named.append(CollectiveOp(f"{name} of experts", collective, "experts_dp", experts * size))
         if replicas:
             shard = experts * size / pricing.groups.experts_dp.ranks

@@ -142,15 +142,15 @@ class FrameworkWorkload:
         forward, inputs, weights = (
             total([each[place] for each in passes], counts.values()) for place in range(3)
         )
-        weights = weights + self.adding(kinds) if self.plan.zero >= 2 else weights
+        weights = weights + self.gradient_copies(kinds) if self.plan.zero >= 2 else weights
         return [forward + self.shared_amax, inputs + self.shared_amax, weights]
 
-    def adding(self, kinds: Sequence[str]) -> TimeBreakdown:
+    def gradient_copies(self, kinds: Sequence[str]) -> TimeBreakdown:
         """Seconds in which a pipeline of FSDP adds each microbatch's gradients to those that stay whole, or
         ZeRO-2 copies them to be reduced."""
         made = {kind: copies_of_shards(self.pricing, kind)[-1] for kind in {*kinds}}
-        seconds = {kind: [*map(self.pricing.seconds, items)] for kind, items in made.items()}
-        return TimeBreakdown(compute=sum(each for kind in kinds for each in seconds[kind]))
+        seconds = {kind: sum(map(self.pricing.seconds, items)) for kind, items in made.items()}
+        return TimeBreakdown(compute=sum(seconds[kind] for kind in kinds))
 
     @cached_property
     def shared_amax(self) -> TimeBreakdown:
@@ -176,8 +176,6 @@ class FrameworkWorkload:
         return forward, backward, [TimeBreakdown() for _ in backward]
 
     def messages(self) -> tuple[Any, Any]:
-        """Latency and wire time of a microbatch's activations between stages; tp ranks send a part each and
-        gather it (2104.04473, 4.1)."""
         return message_seconds(self.pricing)
 
     # ---- the end of a step, and memory that a step begins with

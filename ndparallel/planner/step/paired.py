@@ -41,15 +41,15 @@ def beside(
     hides no longer what travels on the `line` of FSDP, which is so many seconds."""
     both = total((forward, backward))
     shown = sum(shown_beside(*passes, slowdown) for passes in ((forward, backward), (backward, forward)))
-    busy = both.total - both.get("ep", 0.0) - both.get("launch", 0.0)
+    busy = both.total - both["ep"] - both["launch"]
     launch = larger(0.0, both.launch_seconds - busy - shown)
-    left = both.get("dp", 0.0) + larger(0.0, line - busy - shown - launch)
+    left = both["dp"] + larger(0.0, line - busy - shown - launch)
     return both.launched(TimeBreakdown(both | {"ep": shown, "launch": launch, "dp": left}))
 
 
 def shown_beside(passing: TimeBreakdown, other: TimeBreakdown, slowdown: float) -> Any:
     """Seconds of a pass's all-to-alls that show beside the other's compute."""
-    way, compute = passing.get("ep", 0.0), other.total - other.get("ep", 0.0) - other.get("launch", 0.0)
+    way, compute = passing["ep"], other.total - other["ep"] - other["launch"]
     return larger(way - compute, lost_to(way, compute, slowdown))
 
 
@@ -58,12 +58,12 @@ def in_pairs(unit: UnitSeconds, share: Any, slowdown: float) -> UnitSeconds:
     for launches counts in its two passes as the CPU launches them."""
     forward, backward, inputs, alone = unit.forward, unit.backward, unit.backward_input, 1 - share
     shown = [shown_beside(*passes, slowdown) for passes in ((forward, backward), (backward, forward))]
-    ways = [alone * each.get("ep", 0.0) + share * left for each, left in zip((forward, backward), shown)]
+    ways = [alone * each["ep"] + share * left for each, left in zip((forward, backward), shown)]
     launches = larger(TINY, forward.launch_seconds + backward.launch_seconds)
-    waits = share * launch_of(beside(forward, backward, slowdown)) / launches
+    waits = share * beside(forward, backward, slowdown)["launch"] / launches
 
     def part(of: TimeBreakdown, **seconds: Any) -> TimeBreakdown:
-        launch = alone * launch_of(of) + waits * of.launch_seconds
+        launch = alone * of["launch"] + waits * of.launch_seconds
         return of.launched(TimeBreakdown(of | {"launch": launch} | seconds))
 
     return UnitSeconds(
@@ -72,11 +72,6 @@ def in_pairs(unit: UnitSeconds, share: Any, slowdown: float) -> UnitSeconds:
         part(inputs, ep=ways[1]),
         part(unit.backward_weight),
     )
-
-
-def launch_of(passing: TimeBreakdown) -> Any:
-    """Seconds that a pass waits for launches."""
-    return passing.get("launch", 0.0)
 
 
 def share_in_pairs(recipe: Recipe, microbatches: Any, pp: Any, chunks: Any) -> Any:
@@ -92,7 +87,7 @@ def saved(
 ) -> TimeBreakdown:
     """Return what a pair takes less than its two passes, each for itself."""
     alone, together = total((forward, backward)), beside(forward, backward, slowdown, line)
-    return TimeBreakdown({kind: alone.get(kind, 0.0) - together[kind] for kind in ("ep", "launch", "dp")})
+    return TimeBreakdown({kind: alone[kind] - together[kind] for kind in ("ep", "launch", "dp")})
 
 
 def pairs_run(few: Schedule, more: Schedule, rounds: float, rank: int) -> Counter[Pair]:

@@ -88,7 +88,7 @@ class PipelineTimer(ScheduleTimer):
 
     @cached_property
     def busy(self) -> TimeBreakdown:
-        """What the last rank computes in a step, and says meanwhile; what a pair hides is not there."""
+        """Seconds of the last rank's passes in a step, by kind, without what pairs hide."""
         forward, *backward = self.work.columns
         passes = (forward, self.work.whole_backward) if self.work.whole_backward else (forward, *backward)
         stages = self.plan.layout.stages_of(self.last)

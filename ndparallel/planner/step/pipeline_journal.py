@@ -38,10 +38,10 @@ from ndparallel.planner.step.overlap import (
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.step import one_stage
 from ndparallel.planner.step.streams import Item
-from ndparallel.planner.step.workload import Workload
+from ndparallel.planner.step.workload import Workload, buckets_by_stage
 
 AnyWork = TypeVar("AnyWork", bound=Workload)
-PASSES = {
+LISTS_OF_OP = {
     "F": ("forward",),
     "B": ("backward",),
     "I": ("recompute", "backward_input"),
@@ -102,7 +102,7 @@ def in_order(work: FrameworkWorkload, kind: str, name: str) -> list[Item]:
     seconds = [(item, spent_on(item), float(work.pricing.price_of(item)[1])) for item in items]
     priced = TimeBreakdown()
     for _, spent, each in seconds:
-        priced[spent] = priced.get(spent, 0.0) + each
+        priced[spent] += each
     shown = {spent: float(whole[spent]) / each for spent, each in priced.items() if each}
     rest = sum(float(each) for spent, each in whole.items() if spent not in shown)
     shared = work.pricing.groups.on_shared_ports
@@ -165,8 +165,7 @@ class PipelineJournal(StageMessages):
 
     @cached_property
     def buckets(self) -> dict[int, list[BucketCost]]:
-        """Buckets by stage, the last stage first, and in each the last bucket first."""
-        return {stage: self.work.buckets(stage) for stage in reversed(self.plan.layout.stages_of(self.rank))}
+        return buckets_by_stage(self.work, self.rank)
 
     @cached_property
     def all_buckets(self) -> list[BucketCost]:
@@ -204,7 +203,7 @@ class PipelineJournal(StageMessages):
         units = list(zip(reversed(self.work.kinds[stage]), self.buckets[stage]))
         for kind, bucket in reversed(units) if op == "F" else units:
             finish(self.streams, bucket.gather if first and self.gathers_first else ())
-            for name in PASSES[op]:
+            for name in LISTS_OF_OP[op]:
                 self.streams.run(in_order(self.work, kind, name))
             self.reduce(action, bucket)
 

@@ -58,7 +58,7 @@ class ScheduleTimer:
     def replay(self, microbatches: int) -> Replay:
         return replay_for(self.plan, microbatches, self.per_round if self.plan.recipe.group else None)
 
-    def alike(self) -> Iterator[tuple[Replay, Replay]]:
+    def full_steps(self) -> Iterator[tuple[Replay, Replay]]:
         """Short steps that fill the pipeline, each with one that has another round, the shortest first."""
         plan, sizes = self.plan, [(FULL_ROUNDS * self.per_round, self.per_round)]
         if not plan.recipe.group:
@@ -71,7 +71,7 @@ class ScheduleTimer:
 
     def paced(self, durations: Work) -> tuple[Ends, float] | None:
         """The ends of all microbatches, and a full pipeline's pace, where all its rounds take the same."""
-        for few, more in self.alike():
+        for few, more in self.full_steps():
             if found := round_seconds(few, more, durations):
                 (ends, seconds), timed = found, few.schedule.microbatches
                 pace = seconds / (more.schedule.microbatches - timed)

@@ -1,7 +1,7 @@
-"""What the stages of a pipeline say to one another: a microbatch's activations, and the gradients of a table
-that is embedding and head.
+"""Messages between the stages of a pipeline: a microbatch's activations, and the gradients of a table that is
+embedding and head.
 
-Limit  All hops are priced as the slowest.
+Limit  All hops are priced as the slowest: between nodes, unless one node has the whole pipeline.
 """
 
 from typing import Any
@@ -14,8 +14,8 @@ from ndparallel.planner.stages import table_elements
 
 
 def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
-    """Latency and wire time of a microbatch's activations between neighbouring stages. All hops are priced as
-    the slowest: between nodes, unless one node has the whole pipeline."""
+    """Latency and wire time, in seconds, of a microbatch's activations between neighbouring stages; tp ranks
+    may send a part each and gather them (2104.04473, section 4.1)."""
     job, plan = pricing.job, pricing.plan
     latency, bandwidth = message_price(pricing.groups.pp)
     whole = plan.share(job).rows * job.shape.hidden * HALF

@@ -60,7 +60,7 @@ def step_from(
     spent: TimeBreakdown, rank: int = 0, busiest: int = 0, times: PipelineTimes | None = None
 ) -> Step:
     """The means of GPUs that differ; what they wait for the slowest of them is bubble."""
-    counted = spent | {"compute": spent.get("compute", 0.0) + spent.get("launch", 0.0)}
+    counted = spent | {"compute": spent["compute"] + spent["launch"]}
     means = {kind: mean(counted.get(kind, 0.0)) for kind in (*TIME_KINDS, *[HOST] * (HOST in counted))}
     bubble = max(0.0, means["bubble"] + longest(spent.total) - sum(means.values()))  # less by rounding alone
     return Step(means | {"bubble": bubble}, rank, busiest, times)

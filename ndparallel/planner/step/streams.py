@@ -179,7 +179,7 @@ class StreamClock:
         if self.trace is not None:
             self.note("compute", self.now, end, self.phase if kind in COMPUTING else kind)
         self.now = end
-        self.spent[kind] = self.spent.get(kind, 0.0) + seconds
+        self.spent[kind] = self.spent[kind] + seconds
 
     def note(self, stream: str, start: Any, end: Any, what: str) -> None:
         if self.trace is not None:

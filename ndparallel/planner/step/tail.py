@@ -19,7 +19,7 @@ Glossary
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from ndparallel.planner.step.overlap import (
     gathered_forward,
 )
 from ndparallel.planner.step.streams import StreamClock, longest
-from ndparallel.planner.step.workload import StageCollective, Workload
+from ndparallel.planner.step.workload import StageCollective, Workload, buckets_by_stage
 
 ROUNDING = 1 + 1e-9  # keeps what is as long but for rounding
 
@@ -53,7 +53,7 @@ class Tails:
     known: dict[Any, TimeBreakdown] = field(default_factory=dict)
 
     def __getitem__(self, rank: int) -> TimeBreakdown:
-        key = rank if rank in self.synced else alike(self.work, self.ends, rank)
+        key = rank if rank in self.synced else key_of_tail(self.work, self.ends, rank)
         if key not in self.known:
             clock = self.synced[rank] if rank in self.synced else self.gradients(rank)
             self.known[key] = step_tail(self.work, rank, clock) + self.first
@@ -101,8 +101,8 @@ def reducing_of(ends: Ends, rank: int) -> float:
     return max(0.0, ends.reduced[rank] - ends.end[rank])
 
 
-def alike(work: Workload, ends: Ends, rank: int) -> tuple:
-    """What is the same, in nanoseconds, of ranks whose tails are."""
+def key_of_tail(work: Workload, ends: Ends, rank: int) -> tuple:
+    """What ranks with the same tail have in common: units, and slack to the nanosecond."""
     slack, left = slack_of(work, ends, rank), reducing_of(ends, rank)
     return (*[work.kinds[stage] for stage in slack], *[round(1e9 * each) for each in (*slack.values(), left)])
 
@@ -162,8 +162,7 @@ def step_tail(work: Workload, rank: int, streams: StreamClock) -> TimeBreakdown:
     stack, plan = work.job.stack, work.plan
     streams.run(work.optimizer(rank), "optimizer")
     if plan.zero in (1, 2):
-        stages = sorted(plan.layout.stages_of(rank), reverse=True)
-        buckets = [bucket for stage in stages for bucket in work.buckets(stage)]
+        buckets = [*chain(*buckets_by_stage(work, rank).values())]
         if stack.gathers_first:
             gather_beside_forward(work, streams, buckets)
         else:

@@ -19,9 +19,9 @@ from ndparallel.planner.step.streams import Item, Machine
 
 
 class StageCollective(NamedTuple):
-    """A collective between pipeline ranks, each of which begins it when it has done what is `before`;
-    `seconds` that it takes each of them, from the moments at which they begin it. What they wait for those
-    that are `late` counts as this: in the lessons' runs as the collective (ndparallel.results.measure)."""
+    """A collective between pipeline `ranks`. Each begins it when it has done what `before` lists for it;
+    `seconds` makes of the moments at which they begin how long each is in it. Waiting for a rank that begins
+    later counts as `late`: in the lessons' runs as the collective (ndparallel.results.measure)."""
 
     ranks: Sequence[int]
     seconds: Callable[[Sequence[Any]], Sequence[Any]]
@@ -54,7 +54,7 @@ class Workload(Protocol):
         """Buckets of a stage, the last unit's first."""
 
     def messages(self) -> tuple[Any, Any]:
-        """Latency and wire time of a microbatch's activations between stages."""
+        """Latency and wire time, in seconds, of a microbatch's activations between stages."""
 
     def states(self, rank: int) -> Sequence[Item]:
         """Memory that a pipeline rank's step begins with."""
@@ -69,3 +69,8 @@ class Workload(Protocol):
     def longest_tail(self, rank: int) -> float:
         """Seconds that the rank's gradients, optimizer and weights take at the most behind its last action,
         beside what it waits for others; infinite where nobody has asked."""
+
+
+def buckets_by_stage(work: Workload, rank: int) -> dict[int, list[BucketCost]]:
+    """The buckets of a pipeline rank, the last stage first, and of each stage the last unit's first."""
+    return {stage: work.buckets(stage) for stage in reversed(work.plan.layout.stages_of(rank))}

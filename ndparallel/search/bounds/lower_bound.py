@@ -100,7 +100,7 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
     waiting, every = table["waiting"] * sum(elements[TRAINED]), []
     for recipe in recipes:
         place = (microbatches, rank, depth.pp, depth.chunks)
-        chunks = chunks_in_flight(table["in_pairs"], recipe, *place) if depth.pp > 1 else 1.0
+        chunks = chunks_in_flight(recipe, *place, table["in_pairs"]) if depth.pp > 1 else 1.0
         messages = passed_messages(recipe.layout, depth.pp, depth.chunks, rank, microbatches, chunks)
         begun = recipe.chunks_begun(microbatches, depth.pp, depth.chunks) / depth.chunks
         passing = messages * table["passed"] - (1 - begun) * waiting

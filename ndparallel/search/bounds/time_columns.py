@@ -177,7 +177,7 @@ def to_hide(pricing: Pricing) -> list[list[Any]]:
         (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight)
         for unit in units_of(pricing)
     ]
-    hidden = [[one.get("ep", 0.0) + one.get("launch", 0.0) for one in line] for line in zip(*passes)]
+    hidden = [[one["ep"] + one["launch"] for one in line] for line in zip(*passes)]
     return [[0.0, *line] for line in hidden]
 
 

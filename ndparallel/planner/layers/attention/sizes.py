@@ -20,6 +20,7 @@ class AttentionSizes(LayerKernels):
 
     @property
     def scores(self):
+        """Query-key pairs, masked ones too, over the rank's heads."""
         return (
             self.share.micro_batch
             * self.shape.heads

@@ -10,7 +10,7 @@ from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Start, Wa
 class Dispatch(ExpertRows):
     """Writes the collectives of one layer's experts."""
 
-    def to_experts(self, name: str = "dispatch") -> CollectiveOp:
+    def to_experts(self, name: str) -> CollectiveOp:
         """The rows that the busiest rank receives, for which all others wait; or those of all ranks."""
         if self.dispatcher.gathers:
             size = self.own_rows * self.share.ep * self.shape.hidden * self.itemsize
