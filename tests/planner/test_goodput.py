@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
@@ -22,6 +21,7 @@ from ndparallel.planner.goodput import (
     simulate,
     young_interval,
 )
+from ndparallel.results.printing import plain_console
 
 LLAMA_3 = FailureModel(16_384)
 MINUTE = 60.0
@@ -238,8 +238,7 @@ def test_what_cannot_be_is_one_sentence(capsys, options, says):
 
 
 def test_at_60_columns_every_head_is_whole(capsys, monkeypatch):
-    narrow = Console(width=60, highlight=False)
-    monkeypatch.setattr("ndparallel.commands.goodput.plain_console", lambda: (narrow, 60))
+    monkeypatch.setattr("ndparallel.commands.goodput.plain_console", lambda: plain_console(60))
     assert main(["goodput", "--gpus", "16384"]) == 0
     heads = capsys.readouterr().out.partition("─")[0].split()
     assert {word for head in COLUMNS for word in head.split()} <= {*heads}
