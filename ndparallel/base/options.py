@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 from ndparallel.base.errors import UserError, guarded
 from ndparallel.base.quantities import number, whole_number
 from ndparallel.base.quoting import brief
+from ndparallel.base.words import option_of
 
 NEGATIVE = re.compile(r"-\.?\d")  # a value, as -1s, and no option
 ALIKE = 0.8  # as difflib counts: a letter too many, too few or in another place, and no other word
@@ -77,6 +78,13 @@ def tell(prog: str, doc: str, story: Callable[[], str]) -> int:
         return 0
 
     return guarded(told)
+
+
+def at_least_one(arguments: object, *names: str) -> None:
+    """Raise UserError for the first of these attributes that is given and below 1."""
+    for name in names:
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise UserError(f"{option_of(name)} is {value}; it must be at least 1.")
 
 
 def owners(option: str, parsers: Mapping[str, Parser]) -> list[str]:

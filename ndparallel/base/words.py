@@ -20,6 +20,12 @@ def count(number: int, noun: str, ending: str = "s") -> str:
     return f"{number} {noun}{ending * (number != 1)}"
 
 
+def option_of(field: str) -> str:
+    """Return the option of a field: --global-batch of global_batch. Errors name it, for a caller from Python
+    too, who knows his field by it."""
+    return f"--{field.replace('_', '-')}"
+
+
 def three_digits(number: float) -> str:
     """Write a number with three digits, from 1,000 on whole: never with an exponent of ten above 0."""
     return f"{number:,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"

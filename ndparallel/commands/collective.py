@@ -326,7 +326,8 @@ def title(setting: Setting) -> str:
     if 1 < node < p:
         nodes = f"{node} a node: {inside} inside, {across} across"
     ranks = count(p, "rank") + f" ({setting.hardware.name})" * bool(setting.hardware.name)
-    return f"{setting.collective} of {si(setting.nbytes, 'B')} among {ranks}, {nodes}"
+    size = "" if setting.collective == "barrier" else f" of {si(setting.nbytes, 'B')}"
+    return f"{setting.collective}{size} among {ranks}, {nodes}"
 
 
 def link_words(link: Link) -> str:

@@ -175,7 +175,7 @@ def graded(exercise: Exercise, folder: Folder, quiet: bool = False) -> Verdict:
 def grade_all(folder: Folder, as_json: bool) -> int:
     """Grade every answer in the folder. Returns 1 where one is wrong."""
     if not folder.path.is_dir():
-        raise UserError(f"{folder.path} is not there: --folder says where the answers are.")
+        raise UserError(f"{folder.path} is no folder: --folder says where the answers are.")
     verdicts = [
         graded(exercise, folder, quiet=as_json)
         for exercise in all_exercises()

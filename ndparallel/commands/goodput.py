@@ -21,22 +21,22 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
-from ndparallel.base.words import three_digits
+from ndparallel.base.words import option_of, three_digits
 from ndparallel.launch_flags.options import warn_of_memory
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Duration, FailureModel
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
-from ndparallel.planner.options import job_and_plan, plan_options_given, with_defaults
+from ndparallel.planner.options import JOB_DEFAULTS, job_and_plan, plan_options_given, with_defaults
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
 
-COLUMNS = ("by", "checkpoint every", "kept", "simulated", "checkpoints", "lost work", "restarts")
+COLUMNS = ("by", "interval", "kept", "simulated", "checkpoint", "lost work", "restart")
 LARGEST_CLUSTER = 10**9
 EXAMPLE = '"30s" or "2min"'
 DEFAULTS = {"days": 54.0, "checkpoint": f"{FailureModel(1).checkpoint_seconds:g}s"}
-OF_A_PLAN = ("tokens", "checkpoint_bandwidth", "model")
+OF_A_PLAN = ("tokens", "checkpoint_bandwidth", *(name for name in JOB_DEFAULTS if name != "gpus"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,9 +121,11 @@ def completed(arguments: argparse.Namespace) -> argparse.Namespace:
     follows = of_plan(arguments) if planned else {}
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     if not planned and (alone := [name for name in OF_A_PLAN if name in given]):
-        raise UserError(f"--{alone[0].replace('_', '-')} is of a plan: give it too, as --tp 8 or --plan.")
+        raise UserError(f"{option_of(alone[0])} is of a plan: give the plan too, as --tp 8 or --plan.")
     if twice := [name for name in follows if name in given]:
-        raise UserError(f"--{twice[0]} is given, and follows from the plan too: leave one of the two out.")
+        raise UserError(
+            f"{option_of(twice[0])} is given, and follows from the plan too: leave one of the two out."
+        )
     return argparse.Namespace(**vars(arguments) | DEFAULTS | follows | given)
 
 
@@ -157,7 +159,7 @@ def cluster_from(arguments: argparse.Namespace) -> FailureModel:
             f"GPU-hour, as {2e-5:.0e}."
         )
     if arguments.seed < 0:
-        raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
+        raise UserError(f"--seed is {arguments.seed}; it must be 0 or more.")
     checkpoint = time_from(arguments, "checkpoint", "a checkpoint that takes no time needs no interval")
     return FailureModel(arguments.gpus, arguments.failure_rate, checkpoint, time_from(arguments, "restart"))
 

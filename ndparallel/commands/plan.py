@@ -16,6 +16,7 @@ import shlex
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import option_of
 from ndparallel.launch_flags.options import add_launch_options, script_given
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
@@ -133,9 +134,7 @@ def refuse_measured(arguments: argparse.Namespace) -> None:
     """Raise UserError for a measurement without its plan."""
     for name in ("measured", "measured_memory"):
         if getattr(arguments, name) is not None:
-            raise UserError(
-                f"--{name.replace('_', '-')} is of one plan: give that too, as --tp 8 --pp 4 --zero 1."
-            )
+            raise UserError(f"{option_of(name)} is of one plan: give that too, as --tp 8 --pp 4 --zero 1.")
 
 
 def job_words(arguments: argparse.Namespace) -> str:

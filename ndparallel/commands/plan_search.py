@@ -11,6 +11,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.words import option_of
 from ndparallel.commands.plan_remedies import print_remedies
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by
 from ndparallel.launch_flags.options import described, launch_script, priced, script_given
@@ -190,7 +191,7 @@ def fixed(arguments: argparse.Namespace, given: Mapping[str, Any]) -> dict[str, 
     for name in asked:
         if name not in FIXABLE:
             raise UserError(
-                f"--{name.replace('_', '-')} is nothing to search with: leave it out, or give the whole plan "
+                f"{option_of(name)} is nothing to search with: leave it out, or give the whole plan "
                 "without --search."
             )
     modules = {"recompute_modules": known_modules(named)} if (named := asked.get("recompute_modules")) else {}

@@ -27,8 +27,9 @@ from rich.text import Text
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.functions import is_own
+from ndparallel.base.options import at_least_one
 from ndparallel.base.quoting import visible
-from ndparallel.base.words import listed
+from ndparallel.base.words import count, listed, option_of
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
 from ndparallel.pipeline.catalog import (
@@ -136,17 +137,18 @@ def check_named(args: argparse.Namespace) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Raise UserError for what no schedule can be timed with."""
+    at_least_one(args, "stages", "microbatches", "chunks")
     if args.stages * args.microbatches * (args.chunks or 1) > MOST_STEPS:
-        too_many = f"{args.stages} stages and {args.microbatches} microbatches are too many"
-        raise UserError(f"{too_many}: choose a product of {MOST_STEPS:,} at most.")
+        sizes = [count(args.stages, "stage"), count(args.microbatches, "microbatch", "es")]
+        sizes += [count(args.chunks, "chunk")] * (args.chunks is not None)
+        raise UserError(f"{listed(sizes)} are too many: choose a product of {MOST_STEPS:,} at most.")
     for duration in DURATIONS:
         if not 0 <= (getattr(args, duration) or 0) < math.inf:
-            option = duration.replace("_", "-")
-            raise UserError(f"--{option} {getattr(args, duration):g} is no time: give 0 or more.")
+            raise UserError(f"{option_of(duration)} {getattr(args, duration):g} is no time: give 0 or more.")
     if SEARCHED in args.names:
         check_size(args.stages, args.microbatches)
     if args.memory_limit is not None and not args.memory_limit > 0:
-        raise UserError(f"a memory limit of {args.memory_limit:g} activations is too low: give 1 or more.")
+        raise UserError(f"--memory-limit {args.memory_limit:g} is too low: give 1 or more.")
     if not 0 <= args.released_by_input <= 1:
         raise UserError(
             f"--released-by-input {args.released_by_input:g} is no share of the activations: give 0 to 1."

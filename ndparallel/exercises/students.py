@@ -35,7 +35,7 @@ def folders_of(path: Path) -> dict[str, Folder]:
     """Return the students' folders by name: answers are in the folder itself, or in `exercises` in it. Raises
     UserError where there is none."""
     if not path.is_dir():
-        raise UserError(f"{path} is not there: --grade takes a folder with a folder for each student.")
+        raise UserError(f"{path} is no folder: --grade takes a folder with a folder for each student.")
     found = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
     if [each.name for each in found] in ([], ["exercises"]):
         raise UserError(

@@ -144,7 +144,7 @@ def find_hardware(name_or_path: str) -> Hardware:
     if name in IDEALIZED:
         return IDEALIZED[name]
     if name not in data_sheets():
-        if Path(name_or_path).is_dir():
+        if name_or_path and Path(name_or_path).is_dir():
             raise UserError(f"{name_or_path} is a directory; name a .json or .toml file in it.")
         raise unknown("hardware", name_or_path, hardware_names())
     return preset_of(name)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
+from ndparallel.base.words import option_of
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.deepspeed_adapters import MATRICES
 from ndparallel.launch_flags.hjson import plain_json
@@ -276,7 +277,7 @@ def gpus_of(launcher: list[str], own: Mapping[str, str], variables: Mapping[str,
 
 def refuse_megatrons(arguments: Mapping[str, str]) -> None:
     if found := [name for name in MEGATRON if name in arguments]:
-        raise UserError(f"--{found[0].replace('_', '-')} is Megatron's: take --from-megatron.")
+        raise UserError(f"{option_of(found[0])} is Megatron's: take --from-megatron.")
 
 
 def programs_arguments(words: list[str], folder: Path | None, documents: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
+from ndparallel.base.words import option_of
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit
 from ndparallel.launch_flags.invocation import by_number
@@ -166,9 +167,8 @@ def refuse_other_options(arguments: argparse.Namespace, framework: Framework, pa
     allowed = {*BESIDE_A_FILE, *framework.asks}
     for name, default in (JOB_DEFAULTS | PLAN_DEFAULTS).items():
         if getattr(arguments, name) not in (None, default) and name not in allowed:
-            option = name.replace("_", "-")
             raise UserError(
-                f"--{option} is the business of {path} here: change it there, or leave "
+                f"{option_of(name)} is the business of {path} here: change it there, or leave "
                 f"--from-{framework.name} out."
             )
 

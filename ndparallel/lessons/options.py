@@ -186,7 +186,7 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
     """Return the job that the options describe, on one of the `gpus` that will share it; `defaults` fill in
     what they leave open. Raises UserError for impossible sizes."""
     if arguments.seed < 0:
-        raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
+        raise UserError(f"--seed is {arguments.seed}; it must be 0 or more.")
     given = {
         key: value
         for key, value in vars(arguments).items()

@@ -10,6 +10,7 @@ Glossary: see `ndparallel.pipeline.actions`.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
+from operator import index
 from pathlib import Path
 
 import numpy as np
@@ -162,12 +163,15 @@ def actions_of(words: str, found: object, rank: int, most: int) -> Iterator[Acti
                 f"{words} has yielded {number:,} actions for GPU {rank}, and {most:,} are the most that a "
                 "step can have: does a loop end?"
             )
-        if not isinstance(each, tuple) or len(each) != 3:
+        try:
+            op, stage, microbatch = each
+            action = Action(str(op), index(stage), index(microbatch))
+        except (TypeError, ValueError):
             raise UserError(
                 f"{words} yields {brief(each)} for GPU {rank}: yield Action(op, stage, microbatch), or a "
-                "tuple of these."
-            )
-        yield Action(*each)
+                "tuple of these: a letter and two whole numbers."
+            ) from None
+        yield action
 
 
 def most_actions(chunks: int, microbatches: int) -> int:

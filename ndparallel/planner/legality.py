@@ -11,7 +11,7 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.base.words import count, listed
+from ndparallel.base.words import count, listed, option_of
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import (
@@ -86,7 +86,7 @@ def below_one(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     degrees = {name: getattr(plan, name) for name in ("tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch")}
     for name, value in (degrees | {"sequence": job.sequence, "global_batch": job.global_batch}).items():
         if value < 1:
-            yield Violation("degrees below 1", f"{name} is {value}; it must be at least 1.")
+            yield Violation("degrees below 1", f"{option_of(name)} is {value}; it must be at least 1.")
 
 
 def word_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:

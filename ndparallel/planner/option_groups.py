@@ -8,6 +8,7 @@ import argparse
 from typing import Any
 
 from ndparallel.base.options import spelled
+from ndparallel.base.words import option_of
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.pipeline.catalog import RECIPES
@@ -69,7 +70,7 @@ def add_model(model: Group) -> None:
         help="a preset, or a Hugging Face config.json; or the sizes of a Llama (SwiGLU, untied), one by one:",
     )
     for name, (megatron, meaning) in MODEL_FLAGS.items():
-        model.add_argument(f"--{name.replace('_', '-')}", megatron, help=meaning, **NUMBER)
+        model.add_argument(option_of(name), megatron, help=meaning, **NUMBER)
 
 
 def add_work(job: Group) -> None:

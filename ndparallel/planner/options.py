@@ -13,8 +13,9 @@ from typing import Any
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError, find_choice, unknown
+from ndparallel.base.options import at_least_one
 from ndparallel.base.quoting import brief
-from ndparallel.base.words import listed
+from ndparallel.base.words import listed, option_of
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
@@ -129,13 +130,13 @@ def plan_for(job: TrainingJob, gpus: int, name: str | None = None, **fields: Any
 def job_from(arguments: argparse.Namespace) -> TrainingJob:
     """The job that the options describe."""
     shape = shape_from(arguments)
+    at_least_one(arguments, "gpus", "sequence", "global_batch")
     needed = {
         "--gpus, GPUs in all": arguments.gpus,
         "--global-batch, sequences in a step": arguments.global_batch,
     }
     if missing := [words for words, given in needed.items() if given is None]:
         raise UserError(f"the job also needs {'; and '.join(missing)}.")
-    at_least_one(arguments, "gpus", "sequence", "global_batch")
     if arguments.software == "":
         raise unknown("software", "", STACKS)
     hardware = find_hardware(arguments.hardware)
@@ -150,21 +151,15 @@ def job_from(arguments: argparse.Namespace) -> TrainingJob:
 def check_given(arguments: argparse.Namespace) -> None:
     """Raise UserError for what stands for a default where it is left out of a plan, and for nothing where it
     is given."""
-    at_least_one(arguments, "gpus", "dp", "chunks", "layers_per_stage")
+    at_least_one(arguments, "gpus", "dp", "chunks")
     if arguments.shards < 0:
-        raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
-
-
-def at_least_one(arguments: argparse.Namespace, *names: str) -> None:
-    for name in names:
-        if (value := getattr(arguments, name)) is not None and value < 1:
-            raise UserError(f"{name} is {value}; it must be at least 1.")
+        raise UserError(f"--shards is {arguments.shards}; it must be 0 (all of dp) or more.")
 
 
 def shape_from(arguments: argparse.Namespace) -> ModelShape:
     flags = {name: getattr(arguments, name) for name in MODEL_FLAGS if getattr(arguments, name) is not None}
     if arguments.model and flags:
-        words = ", ".join(f"--{flag.replace('_', '-')}" for flag in flags)
+        words = ", ".join(map(option_of, flags))
         raise UserError(f"--model {arguments.model} has its sizes already: leave out {words}.")
     if isinstance(arguments.model, ModelShape):  # read already
         return arguments.model
@@ -175,8 +170,10 @@ def shape_from(arguments: argparse.Namespace) -> ModelShape:
             "which model? Name a preset, as --model llama-3-8b, or a config.json; or give --layers, "
             "--hidden, --heads, --ffn and --vocab."
         )
-    if flags.get("experts") and "expert_ffn" not in flags:
-        raise UserError("--experts needs --expert-ffn, the width of one.")
+    of_experts = {"expert_ffn": "the width of one", "top_k": "those that a token goes to"}
+    if flags.get("experts") and (lacks := [name for name in of_experts if name not in flags]):
+        words = "; and ".join(f"{option_of(name)}, {of_experts[name]}" for name in lacks)
+        raise UserError(f"--experts needs {words}.")
     needed: dict[str, Any] = {name: flags.get(name) for name in ("layers", "hidden", "heads", "ffn", "vocab")}
     return from_flags(**needed | flags)
 
@@ -329,9 +326,11 @@ def schedule_from(arguments: argparse.Namespace, job: TrainingJob, pp: int) -> t
 def chunks_from(arguments: argparse.Namespace, layers: int, pp: int) -> int | None:
     """Chunks of a pipeline rank, by their number or by the layers of one; None where neither is given. Raises
     UserError for both, and for layers that cannot be dealt out."""
-    if not (each := arguments.layers_per_stage):
+    if (each := arguments.layers_per_stage) is None:
         return arguments.chunks
     option = "--num-layers-per-virtual-pipeline-stage"
+    if each < 1:
+        raise UserError(f"{option} is {each}; it must be at least 1.")
     if arguments.chunks:
         raise UserError(f"--chunks and {option} say the same: choose one.")
     chunks, rest = divmod(layers, max(pp, 1) * each)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import listed
+from ndparallel.base.words import count, listed
 from ndparallel.pipeline.work import spread_layers
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
@@ -73,8 +73,9 @@ def kinds_by_stage(
     UserError where it does not deal out all layers."""
     if layers and (len(layers), sum(layers)) != (stages, shape.layers):
         raise UserError(
-            f"{len(layers)} stages of {listed([str(each) for each in layers])} layers are not the {stages} "
-            f"stages of the plan with the {shape.layers} layers of the model: change stage_layers."
+            f"{count(len(layers), 'stage')} of {listed([str(each) for each in layers])} layers are not the "
+            f"{count(stages, 'stage')} of the plan with the {shape.layers} layers of the model: change "
+            "--stage-layers."
         )
     places = np.cumsum([0, *(layers or layers_by_stage(shape.layers, stages, shape.prediction_layers))])
     kinds = [[shape.kind(layer) for layer in range(a, b)] for a, b in zip(places, places[1:])]

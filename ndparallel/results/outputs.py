@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
-from ndparallel.base.words import count, listed
+from ndparallel.base.words import count, listed, option_of
 from ndparallel.drawing.history import alike, timeline
 from ndparallel.results.report import Run
 
@@ -33,7 +33,7 @@ def refuse_outputs(arguments: argparse.Namespace, table: str, *others: str) -> N
         given = getattr(arguments, option)
         if given is not None and given is not False:
             raise UserError(
-                f"--{option.replace('_', '-')} is of one run, and {table} makes a table of many: leave one "
+                f"{option_of(option)} is of one run, and {table} makes a table of many: leave one "
                 "of the two out."
             )
 

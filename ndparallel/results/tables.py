@@ -19,7 +19,13 @@ FOLDED = 12  # the first column is folded to no less, where shorter heads help
 WHOLE = 16  # letters: words of the first column that are not longer stay whole while others can be folded
 PIECE = 3  # letters of a head's word that stay together then
 MARKS = ("= ", "  ")  # before a row's name
-SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # where there is little room
+SHORT = {  # where there is little room
+    "efficiency": "eff.",
+    "peak memory": "peak",
+    "activations": "activ.",
+    "gradients": "grads",
+    "optimizer": "optim.",
+}
 
 
 def cell_style(column: str, cell: str) -> str:

@@ -211,7 +211,7 @@ def check_job(job: TrainingJob, gpus: int) -> None:
         raise UserError(reason.sentence)
     for name, number, most in (
         ("gpus", gpus, MOST_GPUS),
-        ("global_batch", job.global_batch, MOST_OF_A_BATCH),
+        ("global batch", job.global_batch, MOST_OF_A_BATCH),
         ("sequence", job.sequence, MOST_OF_A_BATCH),
     ):
         if not 1 <= number <= most:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.base.words import choices, count
+from ndparallel.base.options import at_least_one
+from ndparallel.base.words import choices, count, option_of
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.model.units import ModelConfig
@@ -76,11 +77,11 @@ class Job:
         for name in ("bucket_mb", "unit_mb"):
             if not getattr(self, name) >= 0:  # nor is NaN
                 raise UserError(
-                    f"{name} is {getattr(self, name):g}; it must be 0 (every unit for itself) or more (inf: "
-                    "all together)."
+                    f"{option_of(name)} is {getattr(self, name):g}; it must be 0 (every unit for itself) or "
+                    "more (inf: all together)."
                 )
         if self.clip_grad_norm is not None and not self.clip_grad_norm > 0:
-            raise UserError(f"clip_grad_norm is {self.clip_grad_norm:g}; it must be above 0.")
+            raise UserError(f"--clip-grad-norm is {self.clip_grad_norm:g}; it must be above 0.")
         check_bfloat16(self)
         check_tensor_parallel(self)
         check_context_parallel(self)
@@ -104,12 +105,10 @@ class Job:
 
 def check_counts(job: Job) -> None:
     """Raise UserError for what there is none of, or too many."""
-    for name in ("batch", "microbatches", "steps", "parts"):
-        if getattr(job, name) < 1:
-            raise UserError(f"{name} is {getattr(job, name)}; it must be at least 1.")
+    at_least_one(job, "batch", "microbatches", "steps", "parts")
     if job.steps > MOST_TRAINED:
         raise UserError(
-            f"steps is {job.steps:,}; choose {MOST_TRAINED:,} at most: a run keeps the events of all."
+            f"--steps is {job.steps:,}; choose {MOST_TRAINED:,} at most: a run keeps the events of all."
         )
     most = job.model.layers + MOST_STAGES_ABOVE_LAYERS
     if job.stage_chunks is not None and not 1 <= job.stage_chunks <= most:

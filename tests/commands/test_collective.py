@@ -177,6 +177,10 @@ def test_a_table_shows_the_fastest_by_size_and_fits_100_columns(capsys):
     assert all(name in out for name in ALGORITHMS["broadcast"])
 
 
+def test_a_barrier_has_no_size(capsys):
+    assert run(capsys, "barrier").startswith("barrier among 8 ranks (h100)")
+
+
 def test_there_is_no_choice_where_there_is_one_algorithm(capsys):
     for collective in ("all_to_all", "barrier", "gather"):
         assert "Fastest" not in run(capsys, collective)

@@ -184,7 +184,7 @@ def test_hints_come_one_by_one(folder, capsys):
         (["missing.py"], "is not there"),
         (["random.py"], "random.py does not run: ZeroDivisionError: division by zero (line 1)"),
         (["ring", "--folder", "ring.txt/deep"], "cannot be made"),
-        (["--all", "--folder", "nowhere"], "is not there"),
+        (["--all", "--folder", "nowhere"], "nowhere is no folder"),
         (["ring", "--hint", "--solution"], "not allowed with"),
         (["ring", "--all"], "leave 'ring' out"),
         (["ring", "--hint", "0", "--json"], "--json prints verdicts, and --hint none"),
@@ -192,7 +192,7 @@ def test_hints_come_one_by_one(folder, capsys):
         (["--json"], "--json is of an exercise: name it"),
         (
             ["--grade", "nowhere"],
-            "nowhere is not there: --grade takes a folder with a folder for each student",
+            "nowhere is no folder: --grade takes a folder with a folder for each student",
         ),
         (
             ["--grade", "empty/ann"],

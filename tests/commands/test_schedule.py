@@ -354,7 +354,14 @@ def test_a_number_that_has_no_room_beside_its_letter_stands_below_it():
         (("1f1b", "--p2p", "inf"), "--p2p inf is no time"),
         (
             ("searched", "--stages", 4, "--microbatches", 8, "--memory-limit", 0),
-            "a memory limit of 0 activations is too low",
+            "--memory-limit 0 is too low: give 1 or more.",
+        ),
+        (("1f1b", "--stages", 0), "--stages is 0; it must be at least 1."),
+        (("gpipe", "--microbatches", -1), "--microbatches is -1; it must be at least 1."),
+        (("interleaved", "--chunks", 0), "--chunks is 0; it must be at least 1."),
+        (
+            ("interleaved", "--chunks", 10**6),
+            "4 stages, 8 microbatches and 1000000 chunks are too many: choose a product of 1,000,000",
         ),
     ],
 )

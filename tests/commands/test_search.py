@@ -348,10 +348,39 @@ def test_more_gpus_are_not_advised_where_they_were_tried_and_did_not_help(capsys
     assert "nor would more GPUs" in err and "Take more GPUs" not in err
 
 
-def test_experts_without_a_width_are_told_which_option_gives_it(capsys):
-    sizes = "--layers 7 --hidden 512 --heads 8 --ffn 2048 --vocab 100 --experts 4 --top-k 2"
+@pytest.mark.parametrize(
+    ("given", "lacks"),
+    [
+        ("--top-k 2", "--expert-ffn, the width of one."),
+        ("--expert-ffn 64", "--top-k, those that a token goes to."),
+        ("", "--expert-ffn, the width of one; and --top-k, those that a token goes to."),
+    ],
+)
+def test_experts_are_told_which_options_they_need(given, lacks, capsys):
+    sizes = f"--layers 7 --hidden 512 --heads 8 --ffn 2048 --vocab 100 --experts 4 {given}"
     assert main(["plan", *sizes.split(), "--gpus", "8", "--global-batch", "8", "--dp", "8"]) == 2
-    assert "--experts needs --expert-ffn" in capsys.readouterr().err
+    assert f"--experts needs {lacks}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--gpus -8", "--gpus is -8; it must be at least 1."),
+        ("--global-batch 0", "--global-batch is 0; it must be at least 1."),
+        ("--gpus 8 --global-batch 8 --sequence 0", "--sequence is 0; it must be at least 1."),
+        ("--gpus 8 --global-batch 8 --micro-batch 0", "--micro-batch is 0; it must be at least 1."),
+        ("--gpus 8 --global-batch 8 --shards -1", "--shards is -1; it must be 0 (all of dp) or more."),
+        (
+            "--gpus 8 --global-batch 8 --pp 2 --num-layers-per-virtual-pipeline-stage 0",
+            "--num-layers-per-virtual-pipeline-stage is 0; it must be at least 1.",
+        ),
+        ("--gpus 8 --global-batch 8 --stage-layers 9,9", "of the model: change --stage-layers."),
+        ("--gpus 8 --global-batch 8 --hardware ''", "unknown hardware ''. There are: "),
+    ],
+)
+def test_a_wrong_value_is_told_by_its_option_and_before_what_is_missing(options, said, capsys):
+    assert main(["plan", "--model", "llama-3-8b", *shlex.split(options)]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", NUMBER_TYPES)

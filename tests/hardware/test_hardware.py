@@ -246,6 +246,8 @@ def test_an_unknown_name_is_answered_with_the_nearest():
         find_hardware("a100-8O")
     with pytest.raises(UserError, match="there is no file nowhere.toml"):
         find_hardware("nowhere.toml")
+    with pytest.raises(UserError, match="unknown hardware ''"):
+        find_hardware("")
 
 
 def test_every_preset_is_an_accelerator_with_a_source_for_its_numbers():

@@ -139,7 +139,7 @@ def test_the_option_and_its_key(capsys):
     (row,) = json.loads(capsys.readouterr().out)["strategies"]
     assert row["gradient_norm"] > 0.5 and row["max_gradient_difference"] <= 1e-5
     assert main(load("1d_data_parallel"), ["--clip-grad-norm", "0"]) == 2
-    assert "clip_grad_norm is 0; it must be above 0." in capsys.readouterr().err
+    assert "--clip-grad-norm is 0; it must be above 0." in capsys.readouterr().err
 
 
 def test_a_limit_that_is_none_is_refused():

@@ -141,8 +141,8 @@ def test_more_chunks_are_eaten_by_overhead():
         ({"mesh": Mesh(tp=2), "parts": 2, "tp_overlap": "backward"}, "parts hide the sums"),
         ({"tp_overlap": "all"}, "tp_overlap"),
         ({"parts": 3}, "a sequence of 64 cannot be cut into 3 parts; it can be cut into 1, 2, 4,"),
-        ({"bucket_mb": float("nan")}, "bucket_mb is nan; it must be 0 (every unit for itself) or more"),
-        ({"unit_mb": -1.0}, "unit_mb is -1; it must be 0"),
+        ({"bucket_mb": float("nan")}, "--bucket-mb is nan; it must be 0 (every unit for itself) or more"),
+        ({"unit_mb": -1.0}, "--unit-mb is -1; it must be 0"),
         ({"stage_chunks": 0}, "a GPU cannot hold 0 stages of 8 layers; choose 1 to 10 chunks."),
     ],
 )

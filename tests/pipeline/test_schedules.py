@@ -1,5 +1,6 @@
 """The lists of the published schedules: their order, their memory, what they refuse."""
 
+import json
 from collections import Counter
 from itertools import takewhile
 
@@ -329,6 +330,19 @@ def most_chunks_begun(actions, microbatches):
     return most
 
 
+def test_a_schedule_of_ones_own_may_count_with_numpy(tmp_path):
+    """Whose numbers json cannot write."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import numpy as np\n\n"
+        "def order(rank, ranks, microbatches):\n"
+        "    for op in 'FB':\n"
+        "        yield from ((op, np.int64(rank), number) for number in np.arange(microbatches))\n"
+    )
+    (first, *_), *_ = build(f"{file}:order", 2, 4).actions
+    assert json.loads(json.dumps(first)) == ["F", 0, 0]
+
+
 def test_a_schedule_of_ones_own_may_have_several_chunks_on_a_rank(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -350,6 +364,12 @@ def test_a_schedule_of_ones_own_may_have_several_chunks_on_a_rank(tmp_path):
             "(rank, ranks, microbatches): yield 'F'",
             "yields 'F' for GPU 0: yield Action(op, stage,",
         ),
+        (
+            "(rank, ranks, microbatches): yield 'F', rank, None",
+            "yields ('F', 0, None) for GPU 0: yield Action(op, stage,",
+        ),
+        ("(rank, ranks, microbatches): yield 'F', rank, 0.5", "a letter and two whole numbers."),
+        ("(rank, ranks, microbatches): yield [], rank, 0", "an op is one of F, B, I, W"),
         ("(rank, ranks, microbatches): return", "returned None for GPU 0: yield its actions"),
         ("(rank, ranks, microbatches): yield 'F', 1 / 0, 0", "raised ZeroDivisionError"),
     ],

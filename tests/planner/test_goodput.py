@@ -10,6 +10,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
+from ndparallel.commands.goodput import COLUMNS
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import (
     DAY,
@@ -20,6 +21,7 @@ from ndparallel.planner.goodput import (
     simulate,
     young_interval,
 )
+from ndparallel.results.printing import plain_console
 
 LLAMA_3 = FailureModel(16_384)
 MINUTE = 60.0
@@ -226,13 +228,20 @@ def test_the_command_gives_the_same_json_for_the_same_seed_and_says_what_the_tab
         (["--gpus", "8", "--days", "x"], "argument --days: not a number: 'x'"),
         (["--gpus", "8.5"], "argument --gpus/--world-size: not a whole number: '8.5'"),
         (["--gpus", "8", "--days", "inf"], "--days inf of training cannot be"),
-        (["--gpus", "8", "--seed", "-1"], "the seed is -1"),
+        (["--gpus", "8", "--seed", "-1"], "--seed is -1; it must be 0 or more."),
     ],
 )
 def test_what_cannot_be_is_one_sentence(capsys, options, says):
     assert main(["goodput", *options]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1 and says in captured.err
+
+
+def test_at_60_columns_every_head_is_whole(capsys, monkeypatch):
+    monkeypatch.setattr("ndparallel.commands.goodput.plain_console", lambda: plain_console(60))
+    assert main(["goodput", "--gpus", "16384"]) == 0
+    heads = capsys.readouterr().out.partition("─")[0].split()
+    assert {word for head in COLUMNS for word in head.split()} <= {*heads}
 
 
 def test_a_plan_gives_goodput_its_step_its_days_and_the_size_of_its_checkpoints(capsys):
@@ -267,7 +276,9 @@ PLANNED = ["--gpus", "8", "--model", "llama-3-8b", "--global-batch", "64", "--pl
     ("options", "says"),
     [
         (["--gpus", "8", "--tokens", "1e12"], "is of a plan"),
-        (["--gpus", "8", "--model", "llama-3-8b"], "is of a plan"),
+        (["--gpus", "8", "--model", "llama-3-8b"], "--model is of a plan: give the plan too"),
+        (["--gpus", "8", "--global-batch", "64"], "--global-batch is of a plan"),
+        (["--gpus", "8", "--hardware", "a100-80"], "--hardware is of a plan"),
         (["--gpus", "8", "--model", "llama-3-8b", "--plan", "DP8"], "--global-batch"),
         ([*PLANNED, "--tokens", "1e12", "--days", "9"], "--days is given, and follows from the plan too"),
         ([*PLANNED, "--step", "9s"], "--step is given, and follows from the plan too"),

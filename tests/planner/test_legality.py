@@ -44,7 +44,8 @@ def test_a_plan_of_ones_breaks_nothing():
 @pytest.mark.parametrize("name", ["tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch"])
 def test_degrees_below_1_are_named_and_nothing_else_is_asked(name):
     nothing: dict[str, Any] = {name: 0}
-    assert sentence(replace(Plan(schedule="nope"), **nothing)) == f"{name} is 0; it must be at least 1."
+    told = f"--{name.replace('_', '-')} is 0; it must be at least 1."
+    assert sentence(replace(Plan(schedule="nope"), **nothing)) == told
     assert broken(Plan(), sequence=0) == broken(Plan(), global_batch=0) == ["degrees below 1"]
 
 

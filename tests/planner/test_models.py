@@ -683,7 +683,10 @@ def test_a_query_sees_its_own_chunk_alone(length, chunk):
             tiny("llama", num_attention_heads=5),
             "hidden_size 32 is not a multiple of 5 heads; take 4 or 8 heads, or give head_dim.",
         ),
-        (tiny("llama", num_key_value_heads=3), "3 kv_heads cannot serve 4 heads evenly; nearest: 2 or 4."),
+        (
+            tiny("llama", num_key_value_heads=3),
+            "3 heads of keys and values cannot serve 4 heads evenly; nearest: 2 or 4.",
+        ),
         (tiny("llama", tie_word_embeddings="yes"), "tie_word_embeddings must be true or false, not 'yes'."),
         (tiny("llama", hidden_act="sillu"), "unknown hidden_act 'sillu'. Did you mean 'silu'?"),
         (tiny("llama", hidden_act=["silu"]), "hidden_act must be one of"),
@@ -710,6 +713,13 @@ def test_what_is_wrong_in_a_file_is_told_in_one_sentence_that_names_it(tmp_path,
     told = refusal(from_huggingface, path)
     assert told.startswith(f"{path}: ")
     assert sentence in told
+
+
+@pytest.mark.parametrize("key", ["head_dim", "num_key_value_heads"])
+def test_a_null_that_transformers_computes_is_as_good_as_no_key(key):
+    """configuration_llama.py: head_dim and num_key_value_heads are computed where they are None."""
+    without = tiny("llama", **{key: None})
+    assert shape_of(without | {key: None}, "tiny", "") == shape_of(without, "tiny", "")
 
 
 @pytest.mark.parametrize(
@@ -811,13 +821,15 @@ SMALL: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 40, "voca
 @pytest.mark.parametrize(
     "changes, sentence",
     [
-        ({"hidden": None, "vocab": None}, "a model given by its sizes also needs hidden, vocab."),
+        ({"hidden": None, "vocab": None}, "a model given by its sizes also needs --hidden, --vocab."),
         ({"heads": 5}, "hidden 32 is not a multiple of 5 heads; take 4 or 8 heads, or give head_dim."),
-        ({"heads": 0}, "heads is 0; it must be from 1 to"),
+        ({"heads": 0}, "--heads is 0; it must be from 1 to"),
         ({"activation": "swigloo"}, "Did you mean 'swiglu'?"),
         ({"biases": ("kqv",)}, "unknown bias 'kqv'. Did you mean 'qkv'?"),
-        ({"experts": 4, "expert_ffn": 8}, "top_k is 0; it must be from 1 to"),
-        ({"top_k": 2}, "mean nothing without experts."),
+        ({"experts": 4, "expert_ffn": 8}, "--top-k is 0; it must be from 1 to"),
+        ({"kv_heads": 0}, "--kv-heads is 0; it must be from 1 to"),
+        ({"head_dim": 0}, "--head-dim is 0; it must be from 1 to"),
+        ({"top_k": 2}, "mean nothing without --experts."),
         (
             {"experts": 4, "top_k": 2, "expert_ffn": 8, "first_dense_layers": 3},
             "layer 2 is to be dense, but the last layer is 1.",

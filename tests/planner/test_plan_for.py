@@ -108,7 +108,7 @@ def test_a_plans_own_defaults_differ_from_the_commands_where_the_docs_say_so():
         (64, {"tpp": 8}, "unknown field of a plan 'tpp'. Did you mean 'tp'"),
         (64, {"tp": 3}, "tp=3"),
         (60, {"tp": 8}, "60 GPUs are no multiple of tp*pp*cp = 8; the nearest are 56 and 64."),
-        (0, {"tp": 8}, "gpus is 0; it must be at least 1."),
+        (0, {"tp": 8}, "--gpus is 0; it must be at least 1."),
         (64, {"name": "TP8,zero9"}, "zero"),
         (64, {"name": "TP8", "pp": 4}, "--plan names the whole plan"),
     ],

@@ -13,6 +13,7 @@ from rich.console import Console
 from gpu import si
 from ndparallel.base.json_text import json_text
 from ndparallel.base.quantities import si_or_dash
+from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.results.against_one_gpu import Tolerance, WeightTolerance
 from ndparallel.results.columns import LEAST_SHARE, heads
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
@@ -344,6 +345,15 @@ def test_a_narrow_terminal_cuts_no_letter_off(width):
 def test_sixty_columns_break_no_word_but_put_units_below_their_numbers():
     words = " ".join(printed(quiet_table(heads(), MANY, 60), 60)).split()
     assert {word for cells in (heads(), *MANY) for cell in cells for word in cell.split()} <= {*words}
+
+
+def test_sixty_columns_break_no_head_of_a_plans_memory():
+    row = ("0", "45.7 GB", "2.01 GB", "4.02 GB", "12.0 GB", "18.3 GB", "4.27 GB", "5.11 GB")
+    columns = ("pipeline rank", "memory", *STAGE_MEMORY_KINDS)
+    head = " ".join(printed(quiet_table(columns, [row], 60), 60)).partition("\u2500")[0].split()
+    assert sorted(head) == sorted(
+        ["pipeline", "rank", "memory", "weights", "grads", "optim.", "activ.", "logits", "buffers"]
+    )
 
 
 def test_words_are_folded_before_a_heads_letters_or_a_unit_are_parted():

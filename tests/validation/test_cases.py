@@ -616,7 +616,7 @@ def test_a_run_may_say_how_many_layers_each_stage_has():
     )
     assert unsaid == said != other
     for wrong in ([16] * 7, ["many"] * 8):
-        assert "change stage_layers" in result_of(changed(run, parallel={"stage_layers": wrong})).missed
+        assert "change --stage-layers" in result_of(changed(run, parallel={"stage_layers": wrong})).missed
 
 
 def test_a_run_may_say_what_it_keeps_on_the_host():

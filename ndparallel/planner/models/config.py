@@ -110,7 +110,10 @@ class Config:
 
     def value(self, field: str) -> Any:
         key = self.key(field)
-        return self.entries[key] if key in self.entries else self._default(field)
+        # transformers computes a default where it finds None, and takes every other None as it is
+        computed = isinstance(self.defaults.get(field), ConfigRule)
+        given = self.has(field) or (key in self.entries and not computed)
+        return self.entries[key] if given else self._default(field)
 
     def size(self, field: str, least: int = 1) -> int:
         return checked_size(self.value(field), field, self.key(field), least)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.words import option_of
 from ndparallel.planner.models.huggingface import from_huggingface, shape_of
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.models.sizes import checked_size, head_width
@@ -101,6 +102,9 @@ def from_flags(
     UserError, naming it, for a size that is missing (None) or cannot be.
     """
     refuse_missing(layers=layers, hidden=hidden, heads=heads, ffn=ffn, vocab=vocab)
+    check_flags(
+        layers=layers, hidden=hidden, heads=heads, ffn=ffn, vocab=vocab, kv_heads=kv_heads, head_dim=head_dim
+    )
     kv_heads = heads if kv_heads is None else kv_heads
     head_dim = head_width(hidden, heads) if head_dim is None else head_dim
     sizes = (layers, hidden, heads, kv_heads, head_dim, ffn, vocab)
@@ -118,16 +122,24 @@ def experts_from_flags(
     if not experts:
         if top_k or ffn or shared_experts or first_dense_layers:
             raise UserError(
-                "top_k, expert_ffn, shared_experts and first_dense_layers mean nothing without experts."
+                "--top-k, --expert-ffn, shared_experts and first_dense_layers mean nothing without --experts."
             )
         return None
+    check_flags(experts=experts, top_k=top_k, expert_ffn=ffn)
     dense = range(checked_size(first_dense_layers, "layers", "first_dense_layers", least=0))
     return Experts(
         experts, top_k, ffn, shared_experts, ffn if shared_experts else 0, dense_layers=tuple(dense)
     )
 
 
+def check_flags(**sizes: int | None) -> None:
+    """Raise UserError, which names the option, for a size that cannot be. None is accepted."""
+    for name, size in sizes.items():
+        if size is not None:
+            checked_size(size, name, option_of(name))
+
+
 def refuse_missing(**sizes: int | None) -> None:
     missing = [name for name, value in sizes.items() if value is None]
     if missing:
-        raise UserError(f"a model given by its sizes also needs {', '.join(missing)}.")
+        raise UserError(f"a model given by its sizes also needs {', '.join(map(option_of, missing))}.")

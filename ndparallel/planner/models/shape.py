@@ -165,7 +165,8 @@ class ModelShape:
         if self.heads % self.kv_heads:
             near = near_divisors(self.heads, self.kv_heads)
             raise UserError(
-                f"{self.kv_heads} kv_heads cannot serve {self.heads} heads evenly; nearest: {near}."
+                f"{self.kv_heads} heads of keys and values cannot serve {self.heads} heads evenly; nearest: "
+                f"{near}."
             )
         if self.latent and self.head_dim != self.latent.head_dim:
             raise UserError(
