@@ -317,6 +317,8 @@ ROOMS = {
             "tests/planner/test_tp_overlap.py",
             "tests/planner/test_launches.py",
             "tests/planner/test_states.py",
+            "tests/planner/test_mixtures.py",
+            "tests/planner/test_copies.py",
             "tests/planner/test_deepspeed_memory.py",
             "tests/planner/test_windows_and_prediction.py",
             "tests/ladder/test_rung3_framework.py",
@@ -326,7 +328,7 @@ ROOMS = {
         [f"ndparallel/planner/{name}.py" for name in JOBS],
         ["tests/planner", "tests/ladder/test_rung3_framework.py"],
     ),
-    "lesson runs": Room(
+    "lesson_runs": Room(
         files_of("ndparallel/planner/lesson_runs"),
         [
             "tests/planner/test_record.py",
@@ -340,9 +342,9 @@ ROOMS = {
     ),
     "explorer": Room(
         [f"ndparallel/explorer/{name}.py" for name in ("cluster", "cut", "rings", "lanes", "schedules")],
-        [f"tests/explorer/test_{name}.py" for name in ("cluster", "cut", "rings", "schedules")],
+        [f"tests/explorer/test_{name}.py" for name in ("cluster", "cut", "rings", "schedules", "setup")],
     ),
-    "sums shown": Room(
+    "tables": Room(
         [
             *(f"ndparallel/commands/{name}.py" for name in COMMANDS),
             *(
@@ -352,7 +354,10 @@ ROOMS = {
             "ndparallel/search/tables.py",
         ],
         [
-            "tests/commands",
+            *(
+                f"tests/commands/test_{name}.py"
+                for name in ("collective", "plan", "plan_microbatches", "schedule", "search")
+            ),
             "tests/results",
             "tests/planner/test_goodput.py",
             "tests/parallel/test_mesh.py",
