@@ -322,6 +322,7 @@ ROOMS = {
             "tests/planner/test_deepspeed_memory.py",
             "tests/planner/test_windows_and_prediction.py",
             "tests/ladder/test_rung3_framework.py",
+            "tests/ladder/test_rung3_scale.py",
         ],
     ),
     "jobs": Room(

@@ -303,8 +303,9 @@ def test_of_equal_peaks_the_first_is_kept(counter, one):
     assert memory.fullest.get("buffers", 0) == 0 and memory.fullest["activations"] == 1
 
 
-def test_in_a_pipeline_weights_beside_the_next_forward_pass_cost_less_than_at_the_end():
-    stack, plan = find_stack("megatron-core"), Plan(pp=4, dp=16, zero=1)
+@pytest.mark.parametrize("pp", [1, 4])
+def test_weights_beside_the_next_forward_pass_cost_less_than_at_the_end(pp):
+    stack, plan = find_stack("megatron-core"), Plan(pp=pp, dp=16, zero=1)
     beside, behind = (
         time_step(
             TrainingJob(
