@@ -327,7 +327,7 @@ ROOMS = {
     ),
     "jobs": Room(
         [f"ndparallel/planner/{name}.py" for name in JOBS],
-        ["tests/planner", "tests/ladder/test_rung3_framework.py"],
+        ["tests/planner", "tests/commands/test_plan.py", "tests/ladder/test_rung3_framework.py"],
     ),
     "lesson_runs": Room(
         files_of("ndparallel/planner/lesson_runs"),
@@ -335,6 +335,7 @@ ROOMS = {
             "tests/planner/test_record.py",
             "tests/planner/test_ports.py",
             "tests/ladder/test_rung3_lists.py",
+            "tests/ladder/test_rung3_ports.py",
             "tests/ladder/test_rung3_programs.py",
             "tests/ladder/test_rung3_scale.py",
             "tests/ladder/test_rung3_sizes.py",

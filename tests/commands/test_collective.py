@@ -9,6 +9,7 @@ from collectives import ALGORITHMS, Group
 from ndparallel.collective import hops
 from ndparallel.collective.prices import choose_algorithm
 from ndparallel.collective.runs import LOCKSTEP, measure
+from ndparallel.commands.collective import MANY_MESSAGES, Setting, by_size
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 
@@ -198,6 +199,14 @@ def test_a_table_shows_the_fastest_by_size_and_fits_100_columns(capsys):
     assert re.search(r"By size: .* up to .*B, .* from there on", " ".join(out.split()))
     assert all(len(line) <= 100 for line in out.splitlines())
     assert all(name in out for name in ALGORITHMS["broadcast"])
+
+
+@pytest.mark.parametrize(("smallest", "said"), [("naive", True), ("one-by-one", True), ("tree", False)])
+def test_that_messages_cost_nothing_is_said_where_it_makes_one_sender_the_fastest(smallest, said):
+    setting = Setting("all_reduce", Group("test", (0, 1)), find_hardware("h100"), 2 * 10**6, "inline")
+    first, *more = by_size(setting, ["ring", smallest], "ring", [(0, smallest), (10**6, "ring")])
+    assert first == f"Fastest for 2.00 MB: ring. By size: {smallest} up to 1.00 MB, ring from there on."
+    assert more == [MANY_MESSAGES] * said
 
 
 def test_there_is_no_choice_where_there_is_one_algorithm(capsys):

@@ -95,12 +95,17 @@ def test_passes_that_wait_for_launches_wait_as_long_beside_one_another(share):
 
 @pytest.mark.parametrize(("launched", "line", "seconds"), [(0, 0, 9), (10, 0, 10), (10, 13, 13), (0, 13, 13)])
 def test_a_pair_takes_the_longest_of_its_work_its_launches_and_the_line_of_fsdp(launched, line, seconds):
-    """3 s and 5 s of compute. Rows of the forward pass, 2 s, hide in the 5; of the 4 s backward 1 does not,
+    """3 s and 5 s of compute. Rows of the forward pass, 5 s, hide in the 5; of the 4 s backward 1 does not,
     whatever else each pass waited for alone."""
-    forward, backward = TimeBreakdown(compute=3.0, ep=2.0, launch=0.5), TimeBreakdown(compute=5.0, ep=4.0)
+    forward, backward = TimeBreakdown(compute=3.0, ep=5.0, launch=0.5), TimeBreakdown(compute=5.0, ep=4.0)
     forward.launch_seconds = backward.launch_seconds = launched / 2
     pair = beside(forward, backward, 0.0, line)
     assert (pair["compute"], pair["ep"], pair.total) == (8, 1, seconds)
+
+
+def test_beside_a_layer_without_rows_those_of_another_hide():
+    rows, dense = TimeBreakdown(compute=0.5, ep=3.0), TimeBreakdown(compute=3.0)
+    assert beside(rows, dense, 0.0).total == beside(dense, rows, 0.0).total == 3.5
 
 
 @pytest.mark.parametrize("rank", range(4))
