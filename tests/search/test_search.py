@@ -316,7 +316,7 @@ def test_kinds_that_cannot_be_told_apart_are_said_to_be_marked_only_where_a_tabl
     assert "kinds (listed without --top) apart" in listed and "marked" not in listed
 
 
-@pytest.mark.parametrize(("equal", "marked"), [(1, False), (3, True)])
+@pytest.mark.parametrize(("equal", "marked"), [(1, False), (2, True)])
 def test_a_table_marks_equal_kinds_only_where_there_are_several(equal, marked, monkeypatch):
     monkeypatch.setattr("ndparallel.search.tables.equal_kinds", lambda found: equal)
     table = kinds(search(job("llama-3-8b", batch=64), 8, top=1), 100)
