@@ -296,13 +296,19 @@ ROOMS = {
         [
             "tests/model",
             "tests/training",
+            "tests/lessons/test_context_parallel.py",
             "tests/lessons/test_equal_to_one_gpu.py",
             "tests/ladder/test_rung1_numbers.py",
         ],
     ),
     "mesh": Room(
         [f"ndparallel/parallel/{name}.py" for name in ("context", "expert", "mesh", "slices", "tensor")],
-        ["tests/parallel", "tests/lessons/test_equal_to_one_gpu.py", "tests/ladder/test_rung1_numbers.py"],
+        [
+            "tests/parallel",
+            "tests/lessons/test_equal_to_one_gpu.py",
+            "tests/lessons/test_tensor_parallel.py",
+            "tests/ladder/test_rung1_numbers.py",
+        ],
     ),
     "quantities": Room(
         [f"ndparallel/base/{name}.py" for name in ("quantities", "pieces", "words", "size_only", "bfloat16")],
