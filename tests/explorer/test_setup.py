@@ -9,7 +9,7 @@ from ndparallel.commands import schedule
 from ndparallel.explorer import cluster, cut
 from ndparallel.explorer.saving import CONTROLS
 from ndparallel.explorer.setup import words
-from ndparallel.lessons.options import job_from
+from ndparallel.lessons.options import disturbed_hardware_from, job_from
 from ndparallel.lessons.runner import entry_of
 from ndparallel.planner.options import job_and_plan, with_defaults
 
@@ -40,9 +40,10 @@ def asked(screen: str, given: list[str]) -> Any:
         schedule.add_arguments(parser := Parser())
         return parser.parse_args(["1f1b", *given])
     arguments, lesson = cut.parser().parse_args(given), cut.lesson()
+    assert lesson.strategies_for
     (strategy,) = lesson.strategies_for(lesson, arguments)
     found = entry_of(strategy, job_from(arguments, lesson.defaults, arguments.gpus), arguments.gpus)
-    return found.job, found.strategy.mesh(arguments.gpus), cut.disturbed_hardware_from(arguments)
+    return found.job, found.strategy.mesh(arguments.gpus), disturbed_hardware_from(arguments)
 
 
 USUAL = [

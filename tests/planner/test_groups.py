@@ -144,8 +144,8 @@ def test_a_tp_group_on_several_nodes_is_told_with_its_links_and_what_it_waits(tp
 def test_links_are_said_to_be_assumed_where_a_host_has_slower_ones_than_the_network(gpus, inside, said):
     """Of more GPUs than one, on a network of 25 GB/s."""
     card = find_hardware("rtx-4090")
-    links = {"inside": Link(1e-6, inside * 1e9), "across": Link(1e-6, 25e9)}
-    job = TrainingJob(find_model("gpt2"), replace(card, **links), find_stack("torchtitan"), 1024, 8)
+    machine = replace(card, inside=Link(1e-6, inside * 1e9), across=Link(1e-6, 25e9))
+    job = TrainingJob(find_model("gpt2"), machine, find_stack("torchtitan"), 1024, 8)
     words = assumed_links(job, gpus)
     assert len(words) == said
     assert all(
