@@ -54,6 +54,41 @@ FLAGS = (
     "tables",
     "torchtitan_models",
 )
+STEPS = (
+    "action_seconds",
+    "data_collectives",
+    "framework",
+    "paired",
+    "parameter_kernels",
+    "pipeline",
+    "schedule_timer",
+    "stage_messages",
+    "step",
+)
+JOBS = (
+    "adapters",
+    "describe",
+    "difference",
+    "dispatchers",
+    "imbalance",
+    "job",
+    "optimizer_kernels",
+    "ports",
+    "prediction",
+    "stages",
+    "state_options",
+    "token_counts",
+)
+COMMANDS = (
+    "collective",
+    "explain_rows",
+    "goodput",
+    "mesh",
+    "plan_measured",
+    "scaling",
+    "schedule",
+    "validate",
+)
 ROOMS = {
     "clock": Room(
         ["gpu.py"],
@@ -250,6 +285,91 @@ ROOMS = {
             "tests/commands/test_collective.py",
             "tests/commands/test_schedule.py",
             "tests/explorer/test_cut.py",
+        ],
+    ),
+    "hops": Room(
+        [f"ndparallel/collective/{name}.py" for name in ("clocks", "hops", "runs")],
+        ["tests/collective", "tests/commands/test_collective.py", "tests/hardware/test_disturbances.py"],
+    ),
+    "model": Room(
+        files_of("ndparallel/model"),
+        [
+            "tests/model",
+            "tests/training",
+            "tests/lessons/test_context_parallel.py",
+            "tests/lessons/test_equal_to_one_gpu.py",
+            "tests/ladder/test_rung1_numbers.py",
+        ],
+    ),
+    "mesh": Room(
+        [f"ndparallel/parallel/{name}.py" for name in ("context", "expert", "mesh", "slices", "tensor")],
+        [
+            "tests/parallel",
+            "tests/lessons/test_equal_to_one_gpu.py",
+            "tests/lessons/test_tensor_parallel.py",
+            "tests/ladder/test_rung1_numbers.py",
+        ],
+    ),
+    "quantities": Room(
+        [f"ndparallel/base/{name}.py" for name in ("quantities", "pieces", "words", "size_only", "bfloat16")],
+        ["tests/base", "tests/lessons/test_bfloat16.py"],
+    ),
+    "steps": Room(
+        [f"ndparallel/planner/step/{name}.py" for name in STEPS],
+        [
+            "tests/planner/test_overlap.py",
+            "tests/planner/test_step.py",
+            "tests/planner/test_time.py",
+            "tests/planner/test_tp_overlap.py",
+            "tests/planner/test_launches.py",
+            "tests/planner/test_states.py",
+            "tests/planner/test_mixtures.py",
+            "tests/planner/test_copies.py",
+            "tests/planner/test_deepspeed_memory.py",
+            "tests/planner/test_windows_and_prediction.py",
+            "tests/ladder/test_rung3_framework.py",
+            "tests/ladder/test_rung3_scale.py",
+        ],
+    ),
+    "jobs": Room(
+        [f"ndparallel/planner/{name}.py" for name in JOBS],
+        ["tests/planner", "tests/commands/test_plan.py", "tests/ladder/test_rung3_framework.py"],
+    ),
+    "lesson_runs": Room(
+        files_of("ndparallel/planner/lesson_runs"),
+        [
+            "tests/planner/test_record.py",
+            "tests/planner/test_ports.py",
+            "tests/ladder/test_rung3_lists.py",
+            "tests/ladder/test_rung3_ports.py",
+            "tests/ladder/test_rung3_programs.py",
+            "tests/ladder/test_rung3_scale.py",
+            "tests/ladder/test_rung3_sizes.py",
+            "tests/ladder/test_rung3_without_grid.py",
+        ],
+    ),
+    "explorer": Room(
+        [f"ndparallel/explorer/{name}.py" for name in ("cluster", "cut", "rings", "lanes", "schedules")],
+        [f"tests/explorer/test_{name}.py" for name in ("cluster", "cut", "rings", "schedules", "setup")],
+    ),
+    "tables": Room(
+        [
+            *(f"ndparallel/commands/{name}.py" for name in COMMANDS),
+            *(
+                f"ndparallel/results/{name}.py"
+                for name in ("against_one_gpu", "outputs", "remarks", "tables")
+            ),
+            "ndparallel/search/tables.py",
+        ],
+        [
+            *(
+                f"tests/commands/test_{name}.py"
+                for name in ("collective", "plan", "plan_microbatches", "schedule", "search")
+            ),
+            "tests/results",
+            "tests/planner/test_goodput.py",
+            "tests/parallel/test_mesh.py",
+            "tests/search/test_advice.py",
         ],
     ),
 }

@@ -316,7 +316,7 @@ def controls_of(job: TrainingJob, plan: Plan) -> dict[str, Any]:
     values = {name: getattr(plan, name) for name in ("schedule", "recompute")} | {
         name: int(getattr(plan, name)) for name in ("tp", "pp", "cp", "ep", "zero", "shards", "micro_batch")
     }
-    chunked = plan.pp > 1 and plan.chunks != RECIPES[plan.schedule].default_chunks
+    chunked = plan.chunks != RECIPES[plan.schedule].default_chunks
     words = "--sequence-parallel" if plan.sequence_parallel else "--no-sequence-parallel"
     return values | {
         "chunks": int(plan.chunks) * chunked,

@@ -8,6 +8,7 @@ Limit  At most 16 GPUs: more would not answer at once.
 import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 from gpu import COMPUTE, MEMORY_KINDS, WAIT, Hardware, si
@@ -223,15 +224,12 @@ def memory(results: Sequence[RankResult], limit_bytes: float, drawn: Container[i
 
 def points(result: RankResult) -> Iterator[list[float]]:
     """Yield the highest point of every 400th of the step."""
-    width, cell, highest = result.end_seconds / 400, -1, [0.0]
-    for seconds, held in memory_points(result.events):
-        if int(seconds / width) > cell and cell >= 0:
-            yield highest
-            highest = [0.0]
-        cell = int(seconds / width)
-        point = [seconds, *(held[kind] for kind in MEMORY_KINDS)]
-        highest = max(highest, point, key=lambda point: sum(point[1:]))
-    yield highest
+    width = result.end_seconds / 400
+    drawn = (
+        [seconds, *(held[kind] for kind in MEMORY_KINDS)] for seconds, held in memory_points(result.events)
+    )
+    for _, part in groupby(drawn, key=lambda point: int(point[0] / width)):
+        yield max(part, key=lambda point: sum(point[1:]))
 
 
 def places(mesh: Mesh, gpus_per_node: int) -> list[dict[str, Any]]:

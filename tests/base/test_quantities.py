@@ -38,6 +38,17 @@ def test_a_number_is_taken_as_si():
     assert parse_quantity(5e-6, "seconds") == 5e-6
 
 
+@pytest.mark.parametrize(("prefixes", "base"), [("kMGTPE", 1000), (["Ki", "Mi", "Gi", "Ti"], 1024)])
+def test_each_prefix_is_a_thousand_or_1024_times_the_one_before(prefixes, base):
+    found = [parse_quantity(f"1 {prefix}B", "bytes") for prefix in prefixes]
+    assert found == [base**power for power in range(1, len(prefixes) + 1)]
+
+
+def test_each_prefix_of_small_numbers_is_a_thousandth_of_the_one_before():
+    found = [parse_quantity(f"1 {prefix}s", "seconds") for prefix in "munp"]
+    assert found == [1e-3, 1e-6, 1e-9, 1e-12]
+
+
 def test_nothing_is_nothing_in_every_unit():
     assert parse_quantity("0", "seconds") == parse_quantity("0 GiB", "bytes") == 0
 

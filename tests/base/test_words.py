@@ -14,6 +14,7 @@ from ndparallel.base.words import (
     folded,
     listed,
     paragraph,
+    ranges,
     three_digits,
 )
 
@@ -116,6 +117,11 @@ def test_a_docstrings_paragraphs_are_broken_anew_and_its_examples_are_not():
     )
     assert folded(text, 12).startswith("Say one\nthing.\n\nIdea   A\n       long\n       idea.\nLimit")
     assert folded(text, 40).startswith("Say one thing.\n\nIdea   A long idea.\nLimit  None.\n")
+
+
+def test_ranks_that_follow_one_another_are_written_as_one_range():
+    assert [ranges(some) for some in ([0], [0, 1, 2, 3], [0, 1, 4, 5])] == ["0", "0-3", "0-1 4-5"]
+    assert ranges([1, 3, 4, 9]) == "1 3-4 9"
 
 
 def test_a_sentence_has_one_end():

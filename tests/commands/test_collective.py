@@ -9,6 +9,7 @@ from collectives import ALGORITHMS, Group
 from ndparallel.collective import hops
 from ndparallel.collective.prices import choose_algorithm
 from ndparallel.collective.runs import LOCKSTEP, measure
+from ndparallel.commands.collective import MANY_MESSAGES, Setting, by_size
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 
@@ -170,6 +171,29 @@ def test_every_algorithm_can_be_drawn_and_ends_with_the_right_boards(collective,
     assert all(len(line) <= 100 for line in hops.draw(show))
 
 
+def shown(p, collective="all_reduce", algorithm="ring"):
+    return hops.watch(collective, algorithm, Group("test", tuple(range(p))), find_hardware("pocket"), 840)
+
+
+def test_the_legend_names_the_last_rank_and_the_sum_of_all_of_which_runs_are_short_from_six_ranks_on():
+    for p, last, whole in ((2, "b", "ab"), (5, "e", "abcde"), (6, "f", "a-f")):
+        said = f"a is what rank 0 brought, {last} what rank {p - 1} brought, and {whole} the sum of all."
+        assert said in hops.legend(shown(p))
+    assert "a3 goes from rank 0 to rank 3." in hops.legend(shown(4, "all_to_all", "direct"))
+
+
+def test_only_the_sums_of_all_ranks_are_green():
+    """Cells that are green have all letters; after the ring's reduce-scatter, in hop 3 of 6, each rank has
+    one."""
+    lines = [line for line in hops.draw(shown(4)) if line.plain.startswith("  rank")]
+    green = [
+        [line.plain[span.start : span.end].strip(" []") for span in line.spans if "green" in f"{span.style}"]
+        for line in lines
+    ]
+    assert {cell for cells in green for cell in cells} == {"abcd"}
+    assert [len(cells) for cells in green] == [0] * 12 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
+
+
 def test_a_table_shows_the_fastest_by_size_and_fits_100_columns(capsys):
     out = run(capsys, "broadcast", "--ranks", 300)
     assert re.search(r"By size: .* up to .*B, .* from there on", " ".join(out.split()))
@@ -179,6 +203,14 @@ def test_a_table_shows_the_fastest_by_size_and_fits_100_columns(capsys):
 
 def test_a_barrier_has_no_size(capsys):
     assert run(capsys, "barrier").startswith("barrier among 8 ranks (h100)")
+
+
+@pytest.mark.parametrize(("smallest", "said"), [("naive", True), ("one-by-one", True), ("tree", False)])
+def test_that_messages_cost_nothing_is_said_where_it_makes_one_sender_the_fastest(smallest, said):
+    setting = Setting("all_reduce", Group("test", (0, 1)), find_hardware("h100"), 2 * 10**6, "inline")
+    first, *more = by_size(setting, ["ring", smallest], "ring", [(0, smallest), (10**6, "ring")])
+    assert first == f"Fastest for 2.00 MB: ring. By size: {smallest} up to 1.00 MB, ring from there on."
+    assert more == [MANY_MESSAGES] * said
 
 
 def test_there_is_no_choice_where_there_is_one_algorithm(capsys):

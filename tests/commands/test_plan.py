@@ -13,7 +13,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.commands.explain import explained
 from ndparallel.commands.explain_rows import rows_of
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.describe import headline, layout_words, sentences
+from ndparallel.planner.describe import cut_words, headline, layout_words, sentences
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict
@@ -47,6 +47,16 @@ def refusal(capsys, *options: str) -> str:
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1
     return printed.err
+
+
+@pytest.mark.parametrize(("degree", "said"), [(1, ""), (2, "2"), (8, "8")])
+def test_a_plan_in_words_has_no_degrees_of_1(degree, said):
+    words = layout_words(Plan(tp=degree, dp=16, ep=degree))
+    assert words == ([f"TP{said} x DP16", f"EP{said}"] if said else ["DP16"])
+    stack = replace(find_stack("megatron-core"), expert_tp=True)
+    mixture = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), stack, 4096, 64)
+    cut = cut_words(mixture, Plan(tp=degree))
+    assert cut == (f"each expert cut over {said} tp ranks" if said else "")
 
 
 def test_the_parameters_of_a_small_model_are_counted_one_by_one(capsys):

@@ -372,6 +372,12 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, words, sentence):
     assert sentence in err and err.count("\n") == 1
 
 
+def test_a_picture_that_cannot_be_written_is_refused_before_any_schedule_is_timed(capsys, monkeypatch):
+    monkeypatch.setattr("ndparallel.commands.schedule.timed", None)
+    assert main(["schedule", "1f1b", "--svg", "/no such folder/picture.svg"]) == 2
+    assert "picture.svg" in capsys.readouterr().err
+
+
 def test_makespan_is_the_same_in_json_and_in_timing(capsys):
     schedule = build("dualpipev", 3, 7)
     timing: Timing = time_schedule(schedule, Work.of_whole_stages(2, 1.0, 0.9, 0.7, 0.05, 2.0))

@@ -11,6 +11,7 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.explorer import cluster, finding
+from ndparallel.planner.job import Plan
 from ndparallel.search.search import search
 
 LLAMA = Path(__file__).parents[2] / "docs/llama-70b/config.json"
@@ -77,6 +78,14 @@ def test_any_plan_found_is_where_its_controls_show_it():
             cluster.question_of(SMALL | controls).job_and_plan({**question.setup, **controls})[1]
             == found.plan
         )
+
+
+def test_a_plan_found_says_its_stages_only_where_they_are_not_the_usual_ones():
+    """What is usual needs no option: of interleaved 2 stages a GPU, of 1F1B one."""
+    job = cluster.question_of(SMALL).job
+    for schedule, chunks, shown in (("1f1b", 1, 0), ("interleaved", 2, 0), ("interleaved", 4, 4)):
+        plan = Plan(pp=4, dp=2, schedule=schedule, chunks=chunks)
+        assert cluster.controls_of(job, plan)["chunks"] == shown
 
 
 def test_a_search_answers_from_its_own_process_and_a_newer_one_ends_it():

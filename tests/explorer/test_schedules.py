@@ -49,6 +49,12 @@ def test_1f1b_placed_by_hand_is_1f1b():
     assert mine["waits"] == [""] * 4
 
 
+def test_when_all_is_placed_nothing_can_come_next_and_each_kind_says_so():
+    said = {"F": "all forwards are placed", "W": "all weight gradients are placed"}
+    said |= dict.fromkeys("BI", "all backwards are placed")
+    assert schedules.answer({"mine": ONE_F_ONE_B})["mine"]["next"] == [said] * 4
+
+
 def test_who_fills_the_bubble_beats_1f1b():
     mine = schedules.answer({"mine": "|".join(map(zb_h1, range(4)))})["mine"]
     assert mine["verdict"].startswith("You beat 1F1B: 27 s, where 1F1B takes 33 s; held 4 each")

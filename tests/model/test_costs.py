@@ -4,11 +4,15 @@ count by hand finds."""
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from gpu import COMPUTE, Event
+from gpu import COMPUTE, GPU, Event, Mailboxes, Operation
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
+from ndparallel.model import costs
+from ndparallel.model.functional import softmax_with_logsum
+from ndparallel.model.optimizer import SGD
 from ndparallel.model.stages import head_in_blocks
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
@@ -126,3 +130,31 @@ def test_a_pocket_layer_has_the_proportions_of_a_layer_of_llama_3_70b_on_h100s()
 
 def test_the_pocket_is_the_derived_hardware():
     assert derive(ModelConfig(), tp=4) == POCKET
+
+
+def test_a_batch_of_products_moves_the_arrays_of_each():
+    """Eight products of (2, 5) and (5, 3) in 32 bits: 10 + 15 numbers in, 6 out."""
+    found = costs.matmul("batch", 2, 3, 5, batch=8)
+    assert (found.flops, found.bytes) == (8 * 2 * 30, 8 * 31 * 4)
+    assert costs.matmul("wide", 2, 3, 5, "bfloat16", 8, result_bytes=4).bytes == 8 * (25 * 2 + 6 * 4)
+
+
+def test_gradient_descent_reads_weights_and_gradients_and_writes_weights():
+    gpu = GPU(0, POCKET, Mailboxes().of(0))
+    weights = [np.ones(1000, np.float32)]
+    SGD(gpu, weights, 0.5).step(weights, [np.full(1000, 2, np.float32)])
+    assert set(weights[0]) == {0}
+    (step,) = [event for event in map(Event._make, gpu.events) if event.kind == COMPUTE]
+    assert step.end - step.start == pytest.approx(POCKET.seconds(Operation("by hand", bytes=3 * 4 * 1000)))
+
+
+@pytest.mark.parametrize("far", [70.0, -70.0, 1000.0, -1000.0])
+def test_a_softmax_of_scores_far_from_0_is_that_of_scores_near_it(far):
+    """exp(1000) is too large for 64 bits, and exp(-1000) is 0 there."""
+    near = np.array([[[[[0.0, 1.0, 2.0]]]]])
+    expected = np.exp(near) / np.exp(near).sum()
+    probabilities, logsum = softmax_with_logsum(near + far)
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
+    np.testing.assert_allclose(logsum, np.log(np.exp(near).sum()) + far, rtol=1e-12)
+    with np.errstate(over="raise"):
+        assert np.isfinite(softmax_with_logsum(np.array([[[[[0.0, far]]]]]))[0]).all()

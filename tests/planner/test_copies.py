@@ -66,6 +66,14 @@ def test_zero_2_copies_gradients_of_every_microbatch_and_fsdps_weights_once(
     assert sum(item.bytes for item in copies) == each * moved
 
 
+@pytest.mark.parametrize(("sharding", "copies"), [("fsdp1", []), ("fsdp2", [4]), ("deepspeed", [4])])
+def test_only_what_is_gathered_beside_the_weights_is_copied_out(sharding, copies):
+    """FSDP 1 gathers into the flat parameter itself, of which weights are views (flat_param.py)."""
+    job = TrainingJob(LLAMA, H100, replace(find_stack("torchtitan"), sharding=sharding), 128, 8)
+    gathered, _, _ = copies_of_shards(Pricing(job, Plan(dp=8, zero=3)), "dense")
+    assert [item.bytes / item.shape[0] for item in gathered] == copies
+
+
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_fsdps_zero_2_gathers_weights_for_every_microbatch_and_deepspeeds_once_a_step(microbatches):
     """A slow network shows it: torch reshards behind each backward pass (set_reshard_after_backward)."""

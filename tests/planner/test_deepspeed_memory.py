@@ -39,6 +39,13 @@ def buffers(plan, **changes):
     return found.buffers - context_bytes(some, plan)
 
 
+def test_sizes_that_no_config_names_are_deepspeeds():
+    """Of DeepSpeedZeroConfig: reduce_bucket_size, sub_group_size, stage3_max_live_parameters and
+    stage3_max_reuse_distance (deepspeed/runtime/zero/config.py)."""
+    sizes = (DEEPSPEED.reduce_bucket, DEEPSPEED.sub_group, DEEPSPEED.live_weights, DEEPSPEED.reuse_distance)
+    assert sizes == (5e8, 1e9, 1e9, 1e9)
+
+
 # ---------------------------------------------------------------------------------------- gradients that wait
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu import CLASSROOM, si
-from ndparallel.planner.describe import assumed_nodes, tensor_parallel_across
+from gpu import CLASSROOM, Link, si
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.describe import assumed_links, assumed_nodes, tensor_parallel_across
 from ndparallel.planner.groups import GroupLinks, Groups
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
@@ -137,3 +138,16 @@ def test_a_tp_group_on_several_nodes_is_told_with_its_links_and_what_it_waits(tp
         waits = found.step.breakdown["tp"]
         assert line.startswith(f"TP{tp} lies on {-(-tp // node)} nodes of {node} GPUs: its messages")
         assert f"It waits {si(waits, 's')} for them, {waits / found.seconds:.1%} of the step" in line
+
+
+@pytest.mark.parametrize(("gpus", "inside", "said"), [(1, 20, 0), (2, 20, 1), (2, 25, 0), (2, 30, 0)])
+def test_links_are_said_to_be_assumed_where_a_host_has_slower_ones_than_the_network(gpus, inside, said):
+    """Of more GPUs than one, on a network of 25 GB/s."""
+    card = find_hardware("rtx-4090")
+    machine = replace(card, inside=Link(1e-6, inside * 1e9), across=Link(1e-6, 25e9))
+    job = TrainingJob(find_model("gpt2"), machine, find_stack("torchtitan"), 1024, 8)
+    words = assumed_links(job, gpus)
+    assert len(words) == said
+    assert all(
+        "to reach 20.0 GB/s over PCIe" in one and "and 25.0 GB/s to another host" in one for one in words
+    )

@@ -175,6 +175,19 @@ def test_another_split_saves_what_is_said():
     assert f"Another split of the layers (11, 12 and 9) would save {si(saved, 's')}" in said
 
 
+def test_of_several_chunks_another_split_saves_the_difference_of_paces_in_every_microbatch():
+    """The last of two ranks has 10 and 10 layers of 32; the least that the busier can have is found by
+    trying."""
+    plan = Plan(pp=2, chunks=2, dp=8, zero=1, schedule="interleaved", stage_layers=(6, 10, 6, 10))
+    found = predict(job(batch=192), plan)
+    (said,) = imbalance_sentences(found)
+    unit = framework_workload(found.job, plan).pricing.unit
+    embedding, layer, head = (float(unit(kind).total.total) for kind in ("embedding", "dense", "head"))
+    least = min(max(embedding + first * layer, (32 - first) * layer + head) for first in range(33))
+    saved = 24 * (20 * layer + head - least)
+    assert f"Another split of the layers would save about {si(saved, 's')}, memory aside." in said
+
+
 def test_no_split_fills_ranks_beyond_the_pace_and_the_first_gets_what_is_left():
     assert filled([1, 1, 1, 1, 1, 3], pace=3) == [(0, 2), (2, 5), (5, 6)]
 

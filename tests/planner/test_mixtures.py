@@ -8,6 +8,7 @@ import pytest
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.collective_links import SLOWDOWN
 from ndparallel.model import costs
+from ndparallel.pipeline.catalog import build
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
@@ -18,7 +19,7 @@ from ndparallel.planner.prediction import predict, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
-from ndparallel.planner.step.paired import beside, in_pairs, share_in_pairs
+from ndparallel.planner.step.paired import beside, count_pairs, in_pairs, pairs_run, share_in_pairs
 from ndparallel.planner.step.parameter_kernels import optimizer_seconds, step_operations
 from ndparallel.search.bounds.lower_bound import lower_bound
 
@@ -90,6 +91,29 @@ def test_passes_that_wait_for_launches_wait_as_long_beside_one_another(share):
     busy = part.launched(TimeBreakdown(compute=3.0))
     bound_forward = UnitSeconds(part, busy, busy, busy)  # launched meanwhile: 8 s beside 10 s of compute
     assert in_pairs(bound_forward, share, SLOWDOWN).total.total == pytest.approx(11 - share)
+
+
+@pytest.mark.parametrize(("launched", "line", "seconds"), [(0, 0, 9), (10, 0, 10), (10, 13, 13), (0, 13, 13)])
+def test_a_pair_takes_the_longest_of_its_work_its_launches_and_the_line_of_fsdp(launched, line, seconds):
+    """3 s and 5 s of compute. Rows of the forward pass, 5 s, hide in the 5; of the 4 s backward 1 does not,
+    whatever else each pass waited for alone."""
+    forward, backward = TimeBreakdown(compute=3.0, ep=5.0, launch=0.5), TimeBreakdown(compute=5.0, ep=4.0)
+    forward.launch_seconds = backward.launch_seconds = launched / 2
+    pair = beside(forward, backward, 0.0, line)
+    assert (pair["compute"], pair["ep"], pair.total) == (8, 1, seconds)
+
+
+def test_beside_a_layer_without_rows_those_of_another_hide():
+    rows, dense = TimeBreakdown(compute=0.5, ep=3.0), TimeBreakdown(compute=3.0)
+    assert beside(rows, dense, 0.0).total == beside(dense, rows, 0.0).total == 3.5
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_pairs_of_dualpipev_are_of_a_ranks_two_stages_and_each_round_has_as_many(rank):
+    """The figure of DualPipeV (github.com/deepseek-ai/DualPipe): a rank's own two chunks overlap."""
+    few, more, most = (build("dualpipev", 4, microbatches) for microbatches in (16, 20, 32))
+    assert set(count_pairs(most, rank)) == {(rank, 7 - rank), (7 - rank, rank)}
+    assert pairs_run(few, more, 4, rank) == count_pairs(most, rank)
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

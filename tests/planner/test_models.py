@@ -617,6 +617,7 @@ WINDOWS = [  # entries, and the layers out of 6 that see the whole sequence
         [0, 1],
     ),
     (tiny("qwen2", sliding_window=9, use_sliding_window=True, max_window_layers=4), [0, 1, 2, 3]),
+    (tiny("qwen2", sliding_window=9, use_sliding_window=True, max_window_layers=0), []),
 ]
 
 

@@ -150,6 +150,22 @@ def test_a_pair_of_microbatches_takes_no_less_than_what_fsdp_gathers_and_reduces
     assert pair and pair >= layers * (2 * gather + reduce) * (1 - 1e-12)
 
 
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_pair_stands_still_for_two_messages_and_loses_to_gradients_what_its_backward_pass_does(overlaps):
+    stack = replace(find_stack("megatron-core"), pp_overlap=overlaps)
+    job = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), stack, 1024, 512)
+    work = framework_workload(job, Plan(pp=4, dp=32, ep=8, schedule="dualpipev", chunks=2, zero=2))
+    actions, message = ActionSeconds(work), sum(work.messages())
+    for pair in ((0, 7), (7, 0), (2, 5)):
+        silent, unreduced, whole = (
+            each.fused_seconds(*pair) or 0.0
+            for each in (actions.silent, actions.unreduced, actions.durations)
+        )
+        assert unreduced - silent == pytest.approx(0 if overlaps else 2 * message)
+        alone = [each.seconds_by_stage(8)["W"][pair[1]] for each in (actions.unreduced, actions.durations)]
+        assert whole - unreduced == pytest.approx(alone[1] - alone[0]) and whole > unreduced
+
+
 def test_fsdp_without_prefetch_waits_for_every_collective_and_with_it_for_the_first_and_the_last():
     waits = 4 * 0.5 * 2 + 4 * 1.0
     assert dp_seconds(fully_sharded, buckets(), False, False) == waits
@@ -303,8 +319,9 @@ def test_of_equal_peaks_the_first_is_kept(counter, one):
     assert memory.fullest.get("buffers", 0) == 0 and memory.fullest["activations"] == 1
 
 
-def test_in_a_pipeline_weights_beside_the_next_forward_pass_cost_less_than_at_the_end():
-    stack, plan = find_stack("megatron-core"), Plan(pp=4, dp=16, zero=1)
+@pytest.mark.parametrize("pp", [1, 4])
+def test_weights_beside_the_next_forward_pass_cost_less_than_at_the_end(pp):
+    stack, plan = find_stack("megatron-core"), Plan(pp=pp, dp=16, zero=1)
     beside, behind = (
         time_step(
             TrainingJob(

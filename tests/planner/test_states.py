@@ -18,12 +18,13 @@ from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.memory.outside import context_bytes
-from ndparallel.planner.memory.states import checkpoint_bytes
+from ndparallel.planner.memory.states import checkpoint_bytes, is_fully_sharded
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.stages import elements_of, trained_of
 from ndparallel.planner.step.data_collectives import gathered_weights
+from ndparallel.planner.step.parameter_kernels import host_parts
 from ndparallel.search.advice import advise
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.search import search
@@ -303,6 +304,28 @@ def test_an_optimizer_on_the_host_waits_for_gradients_steps_and_sends_weights():
     for gpus, zero, mine in ((1, 0, P), (8, 0, P), (8, 1, P / 8)):
         seconds = predict(away, Plan(dp=gpus, zero=zero)).step.breakdown["optimizer"]
         assert seconds == pytest.approx(mine * 6 / 24.8e9 + mine * gpus * 2.57 / 10e9)
+
+
+def test_all_that_travels_to_an_optimizer_on_the_host_and_back_are_gradients_and_weights():
+    away = job(hardware="a100-80", offload=("optimizer",))
+    parts = host_parts(Pricing(away, Plan()), 1e9)
+    moved = {part.name: part.bytes for part in parts}
+    assert moved == {"gradients to host": 4e9, "adam on host": 0, "weights from host": 2e9}
+
+
+@pytest.mark.parametrize(("plan", "alone"), [
+    (Plan(zero=3), 0), (Plan(zero=3, tp=2), 0), (Plan(zero=3, dp=2), 1), (Plan(zero=3, cp=2), 1),
+    (Plan(zero=3, dp=2, cp=2), 1), (Plan(zero=2, dp=2), 0),
+])  # fmt: skip
+def test_weights_are_sharded_over_the_ranks_of_dp_and_cp_and_over_one_where_the_software_does(plan, alone):
+    """torchtitan calls fully_shard always, plain PyTorch's loops beside tp alone."""
+    for shards_over_one, also in (
+        ("", False),
+        ("always", plan.zero == 3),
+        ("tp", plan.zero == 3 and plan.tp > 1),
+    ):
+        some = replace(job(), stack=replace(job().stack, shards_over_one=shards_over_one))
+        assert bool(is_fully_sharded(some, plan)) == (bool(alone) or also)
 
 
 @pytest.mark.parametrize(("stack", "zero", "kept"), [

@@ -75,6 +75,13 @@ def test_a_plan_says_how_many_layers_each_stage_has():
         predict(job(), replace(plan, stage_layers=(8, 8, 8, 7)))
 
 
+def test_a_pipelines_first_rank_waits_for_the_last_gradients_of_a_slower_one():
+    """The second starts at 1 s and works 6 * 4 s; the first takes a second more for what comes up then."""
+    timer = schedule_timer.ScheduleTimer(Plan(pp=2), 6)
+    work = Work([1.0, 2.0], [1.0, 2.0], 0.0)
+    assert timer.soonest_ends([0.0, 1.0], work) == timer.ends_after_rounds(work).end == [26, 25]
+
+
 def test_the_bubble_of_1f1b_is_p_minus_1_microbatches_where_stages_are_equal():
     even = replace(LLAMA, vocab=1)
     step = time_step(job(shape=even), Plan(pp=4, micro_batch=2))

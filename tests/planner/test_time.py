@@ -144,6 +144,16 @@ def test_two_all_reduces_a_pass_become_two_gathers_and_two_scatters_of_the_same_
     assert len(exchanges(sharded.backward_input, "tp all_gather")) == 4
 
 
+@pytest.mark.parametrize(("shape", "columns"), [(LLAMA, 5), (GPT, 4)])
+def test_plain_pytorch_gathers_for_each_column_matrix_and_sums_for_each(shape, columns):
+    """q, k and v, gate and up: five; an MLP without a gate has one less. A compiler joins gathers alone."""
+    for stack, gathers in (("pytorch", columns), ("pytorch-compiled", 2)):
+        layer = lists(shape, stack, tp=4, sequence_parallel=True).layer("dense", "none")
+        assert len(exchanges(layer.forward, "tp all_gather")) == gathers
+        assert len(exchanges(layer.forward, "tp reduce_scatter")) == 2
+        assert len(exchanges(layer.backward_input, "tp reduce_scatter")) == columns
+
+
 @pytest.mark.parametrize("ep", [1, 4, 16])
 def test_in_balance_every_rank_multiplies_as_many_routed_rows_whatever_ep(ep):
     matrices = lists(MIXTURE, "megatron-core", ep=ep).experts.matrices

@@ -4,6 +4,7 @@ import io
 import json
 import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.results.against_one_gpu import Tolerance, WeightTolerance
 from ndparallel.results.columns import LEAST_SHARE, heads
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
+from ndparallel.results.remarks import largest_loss
 from ndparallel.results.report import MEMORY_HEADS, Report, Run
 from ndparallel.results.show import strategies_table
 from ndparallel.results.tables import cell_style, quiet_table
@@ -51,6 +53,17 @@ def report(*rows, **changes):
         "model": {"layers": np.int64(3)},
     }
     return Report(**head | {"strategies": (one, *rows), "baseline": one} | changes)
+
+
+@pytest.mark.parametrize(
+    ("compute", "exposed", "lost_to"),
+    [(6.0, 3.5, "exposed communication"), (7.0, 2.5, "compute that more GPUs do not shorten")],
+)
+def test_what_a_strategy_loses_most_to_is_beside_the_work_that_is_shared_out(compute, exposed, lost_to):
+    """A step of 10 s at 30% efficiency shares out 3 s of the single GPU's compute."""
+    seconds = {"compute_seconds": compute, "exposed_communication_seconds": exposed, "bubble_seconds": 0.5}
+    one: Any = SimpleNamespace(row=row(**seconds, step_seconds=10.0), efficiency=0.3)
+    assert largest_loss(one) == lost_to
 
 
 def row(name="ddp", difference=1e-7, loss=5.5, **changes):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from ndparallel.search.guide_rules import SMALL
 from ndparallel.search.pruning import LACKS, reason
 from ndparallel.search.search import Found, search
 from ndparallel.search.space import SearchSpace, families, layouts, module_sets
-from ndparallel.search.tables import advice_sentences, tighter_sentences
+from ndparallel.search.tables import advice_sentences, free_words, kinds, tighter_sentences
 from ndparallel.validation.cases import express, read_cases
 
 ROUNDING = 1e-9
@@ -313,6 +314,26 @@ def test_kinds_that_cannot_be_told_apart_are_said_to_be_marked_only_where_a_tabl
     marked, listed = (" ".join(advice_sentences(found, 1e12, None, top)) for top in (None, 3))
     assert "kinds marked = apart" in marked
     assert "kinds (listed without --top) apart" in listed and "marked" not in listed
+
+
+@pytest.mark.parametrize(("equal", "marked"), [(1, False), (2, True)])
+def test_a_table_marks_equal_kinds_only_where_there_are_several(equal, marked, monkeypatch):
+    monkeypatch.setattr("ndparallel.search.tables.equal_kinds", lambda found: equal)
+    table = kinds(search(job("llama-3-8b", batch=64), 8, top=1), 100)
+    first = next(iter(table.columns[0].cells))
+    assert f"{first}".startswith("= ") == marked
+
+
+@pytest.mark.parametrize("tight", [False, True])
+def test_the_memory_that_a_plan_leaves_is_the_gpus_less_the_plans(tight):
+    """20 of 80 GB are a quarter, so that three quarters are free."""
+    take = SimpleNamespace(
+        fullest=SimpleNamespace(total=20e9), is_tight=tight, memory_bar=SimpleNamespace(fraction=0.1)
+    )
+    machine = SimpleNamespace(hardware=SimpleNamespace(memory_bytes=80e9))
+    found: Any = SimpleNamespace(recommended=take, job=machine)
+    said = "it leaves 75.0% of the memory, which" if tight else "leaves 75.0% of the memory free."
+    assert said in free_words(found)
 
 
 def test_what_no_rule_allows_is_counted_by_the_rule():

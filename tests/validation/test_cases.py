@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.commands.validate import show
+from ndparallel.commands.validate import cells, relative, show
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
@@ -24,6 +24,7 @@ from ndparallel.validation import measured
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
 from ndparallel.validation.model import shape_of, usual_ffn
+from ndparallel.validation.result import Result
 from ndparallel.validation.software import stack_of
 from ndparallel.validation.validate import PAIRS, predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
@@ -72,6 +73,17 @@ def test_the_mean_says_how_many_runs_without_a_prediction_are_in_it(capsys):
     assert "does not give its peak" in said and "peak and memory and" not in said
     show([result_of(LLAMA_70B)], runs=False)
     assert "without a prediction" not in capsys.readouterr().out
+
+
+def test_a_row_has_the_errors_of_its_seconds_and_memory_and_the_bar_of_its_prediction():
+    whole = Result("run", 10.0, 12.0, 80e9, 60e9, unstated=("cp",), error_bar=0.25)
+    assert cells(whole) == ("run*", "10.0 s", "12.0 s", "+20.0%", "25%", "80.0 GB", "-25.0%")
+    assert cells(Result("run", predicted_seconds=12.0)) == ("run", "-", "12.0 s", "-", "-", "-", "-")
+
+
+def test_a_contrast_is_off_by_what_its_predicted_ratio_is_above_the_measured_one():
+    assert relative({"measured_ratio": 0.8, "predicted_ratio": 1.0}) == "+25.0%"
+    assert relative({"measured_ratio": 1.0, "predicted_ratio": 0.8}) == "-20.0%"
 
 
 # --------------------------------------------------------------------------------------------------- machines

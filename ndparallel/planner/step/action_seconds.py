@@ -85,8 +85,13 @@ class ActionSeconds:
             [seconds + self.standing for seconds in forward],
             [seconds + self.standing for seconds in inputs],
             weights,
-            fused={pair: seconds + 2 * self.standing for pair, seconds in self.by_pair.items()},
+            fused=self.unreduced_pairs,
         )
+
+    @property
+    def unreduced_pairs(self) -> dict[Pair, float]:
+        """Seconds of each pair and of its two messages, where these are not beside compute."""
+        return {pair: seconds + 2 * self.standing for pair, seconds in self.by_pair.items()}
 
     @cached_property
     def durations(self) -> Work:
@@ -100,9 +105,7 @@ class ActionSeconds:
             self.unreduced,
             backward=whole and [seconds + lost for seconds, lost in zip(whole, slower)],
             backward_weight=[seconds + lost for seconds, lost in zip(weights, slower)],
-            fused={
-                pair: seconds + 2 * self.standing + slower[pair[1]] for pair, seconds in self.by_pair.items()
-            },
+            fused={pair: seconds + slower[pair[1]] for pair, seconds in self.unreduced_pairs.items()},
             reductions=reductions,
         )
 
