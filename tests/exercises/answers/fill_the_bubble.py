@@ -77,7 +77,7 @@ def numbers(rank, ranks, microbatches):
 
 
 def microbatches_in_quotes(rank, ranks, microbatches):
-    """What the answer returned cannot be used (TypeError"""
+    """a letter and two whole numbers"""
     return [("F", rank, "0")]
 
 
