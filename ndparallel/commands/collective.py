@@ -40,8 +40,8 @@ STEP_FOR_EVERY_RANK = {"ring": 16_384, "hierarchical": 16_384, "chain": 16_384, 
 MOST_IN_MESSAGES = 2048  # where every message is one of an engine
 LEAST_IN_A_PIECE, UNEVEN = 1000, 1e-3  # bytes; the share that a byte more in a piece may be
 MANY_MESSAGES = (
-    "Here a sender pays for bytes alone. A real one also pays for every message, and of small arrays trees "
-    "are the fastest."
+    "Here a sender pays for bytes alone. A real one also pays for every message, of which a rank of "
+    "a tree sends fewer."
 )
 COLUMNS = ("algorithm", "time", "closed form", "most sent by a rank", "in messages", "sent in all")
 

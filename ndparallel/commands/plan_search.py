@@ -38,7 +38,6 @@ from ndparallel.search.what_if import Variant, naming, what_if
 from ndparallel.search.why import WhyNot, compare_with_recommended, difference_rows, sentences
 
 MOST_TOP = 1000
-UNCUT = "In these plans tp cuts no expert; where it does, as in the script, none is faster."
 SEARCHED_ANEW = (
     "Every change is searched anew, and the plan is the one to take then: the simplest of those that "
     "predictions cannot tell from the fastest."
@@ -64,7 +63,7 @@ def print_best(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
         announce(effort_words(cluster.gpus))
         way = search if arguments.etp else search_whole_too
         found = searched(cluster, arguments, wanted, beside, way)
-        uncut, cluster = found.job != cluster.job, replace(cluster, job=found.job)
+        cluster = replace(cluster, job=found.job)
         changed = {
             change: searched_then(change, cluster, arguments, wanted)
             for change in counted(arguments.what_if, announce, "a search with {}".format)
@@ -80,7 +79,7 @@ def print_best(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
     elif arguments.emit:
         print(launches["launch"], end="")
     else:
-        show(found, arguments, changed, why, words, [UNCUT] * uncut)
+        show(found, arguments, changed, why, words)
 
 
 def show(
@@ -89,13 +88,12 @@ def show(
     changed: dict[str, Prediction],
     why: Sequence[WhyNot],
     words: str,
-    notes: Sequence[str],
 ) -> None:
     show_search(found, arguments.top)
     console, width = plain_console()
     said = advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour, arguments.top)
     best = found.recommended
-    for sentence in [*said, *notes, *node_sentences(best), *shared_ports_named(best)]:
+    for sentence in [*said, *node_sentences(best), *shared_ports_named(best)]:
         console.print(prose(sentence, width))
     show_changes(console, found.recommended, changed)
     if changed:

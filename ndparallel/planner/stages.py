@@ -37,7 +37,7 @@ def has_window(kind: str) -> bool:
     return kind.startswith("window-")
 
 
-def recompute_of(plan: Plan, kind: str) -> str:
+def layer_recompute(plan: Plan, kind: str) -> str:
     """What a layer of this kind computes again: what the plan says, or nothing where others do."""
     return "none" if kind.endswith(KEPT) else plan.recompute
 

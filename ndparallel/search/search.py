@@ -55,6 +55,9 @@ class Found:
     gap: float
     answers: list[Prediction]
     tight: Timed | None  # a faster plan that fits the memory, and leaves less of it free
+    beside: bool = (
+        False  # whether plans whose experts tp cuts, and such whose experts are whole, were searched
+    )
 
     @property
     def job(self) -> TrainingJob:
@@ -149,7 +152,7 @@ def search_whole_too(job: TrainingJob, *given: Any, **limits: Any) -> Found:
             reasons.append(reason)
     if not found:
         raise reasons[0]
-    return min(found, key=lambda each: each.best.seconds)
+    return replace(min(found, key=lambda each: each.best.seconds), beside=True)
 
 
 def best_of(space: SearchSpace, effort: int = EFFORT) -> Prediction:

@@ -189,21 +189,28 @@ def runs(job: TrainingJob, name: str, pp: int, microbatches: np.ndarray) -> np.n
     return microbatches >= RECIPES[name].fewest_microbatches(pp, not job.stack.executed)
 
 
-def outside(job: TrainingJob) -> str:
-    """Name the options of a plan that no search sets."""
-    some, more = "No plan of the search has --recompute-layers", other_experts(job)
+def outside(job: TrainingJob, beside: bool = False) -> str:
+    """Name the options of a plan that no search sets; `beside` says that plans with the other kind of experts
+    were searched, too."""
+    some, more = "No plan of the search has --recompute-layers", other_experts(job, beside)
     if not (sets := module_sets(job)):
         return f"{some} or --stage-layers.{more}"
     return f"{some}, --stage-layers, or --recompute-modules beyond {listed(sets[0])}.{more}"
 
 
-def other_experts(job: TrainingJob) -> str:
-    """Say how to search plans whose experts are cut over tp where they are whole, and the other way round."""
-    if not (job.shape.experts and "megatron" in whose(job)):
+def other_experts(job: TrainingJob, beside: bool) -> str:
+    """Say of plans whose experts are whole, where these have them cut over tp, or the other way round, how to
+    search them, or that none is faster."""
+    if not (job.shape.experts and (beside or "megatron" in whose(job))):
         return ""
-    if job.stack.cuts_experts:
-        return " Plans with tp cut each expert over it; --etp 1 searches those that do not."
-    return " No plan cuts experts over tp; --etp tp searches those that do."
+    here, others, value = (
+        ("Plans with tp cut each expert over it", "those that do not", "1")
+        if job.stack.cuts_experts
+        else ("No plan cuts experts over tp", "those that do", "tp")
+    )
+    return f" {here}; " + (
+        f"none of {others} is faster." if beside else f"--what-if etp={value} searches {others}."
+    )
 
 
 # ---------------------------------------------------------------------------------------------- what is fixed

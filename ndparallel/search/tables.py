@@ -68,9 +68,9 @@ def certainty(found: Found) -> str:
         f"step was computed, for {count(found.timed, 'plan')} the step itself."
     )
     if found.gap < 0.0005:
-        return f"{counted} None of the others can be faster. {outside(found.job)}"
+        return f"{counted} None of the others can be faster. {outside(found.job, found.beside)}"
     sure = f"By its bound none of the others can be more than {found.gap:.1%} faster than the first."
-    return f"{counted} {sure} {outside(found.job)}"
+    return f"{counted} {sure} {outside(found.job, found.beside)}"
 
 
 def as_json(found: Found, tokens: float, price: float | None = None) -> dict[str, Any]:

@@ -191,7 +191,12 @@ def test_a_search_for_a_script_whose_tp_cuts_experts_tries_whole_ones_too(capsys
     script.write_text(re.sub(r".*--expert-tensor-parallel-size 1.*\n", "", written))
     whole = record(capsys, "plan", *job, "--search")["plans"][0]["name"]
     words = " ".join(printed(capsys, "plan", "--from-megatron", str(script), "--search").split())
-    assert whole.startswith("TP2") and whole in words and "In these plans tp cuts no expert" in words
+    assert (
+        whole.startswith("TP2")
+        and whole in words
+        and "No plan cuts experts over tp; none of those that do is faster." in words
+    )
+    assert "etp=" not in words  # which has been searched
     words = " ".join(printed(capsys, "plan", "--from-megatron", str(script), "--timeline", "none").split())
     assert "each expert cut over 2 tp ranks" in words and ", where tp cuts no expert." in words
 
@@ -215,7 +220,7 @@ def test_a_search_says_how_to_search_plans_with_the_other_experts_where_the_soft
 ):
     job = "--model mixtral-8x7b --gpus 16 --global-batch 32 --tp 2 --zero 2 --micro-batch 1"
     told = printed(capsys, "plan", *job.split(), "--software", software, "--etp", etp, "--search")
-    assert re.findall("--etp ([1tp]+) searches", " ".join(told.split())) == [other] * bool(other)
+    assert re.findall("--what-if etp=([1tp]+) searches", " ".join(told.split())) == [other] * bool(other)
 
 
 def test_advise_follows_the_guides_and_says_how_much_longer_their_plan_takes(capsys):

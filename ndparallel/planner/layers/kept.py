@@ -14,7 +14,7 @@ from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import larger
-from ndparallel.planner.stages import KEPT, has_experts, is_linear, recompute_of
+from ndparallel.planner.stages import KEPT, has_experts, is_linear, layer_recompute
 
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
 
@@ -52,7 +52,7 @@ class LayerBytes(NamedTuple):
 
 def layer_bytes(job: TrainingJob, plan: Plan, kind: str) -> LayerBytes:
     """The bytes of a layer of this kind."""
-    lists, recompute, kind = lists_of(job, plan), recompute_of(plan, kind), kind.removesuffix(KEPT)
+    lists, recompute, kind = lists_of(job, plan), layer_recompute(plan, kind), kind.removesuffix(KEPT)
     return LayerBytes(kept_bytes(lists, kind, recompute), once_bytes(job, plan, kind, recompute))
 
 
