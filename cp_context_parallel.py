@@ -6,13 +6,15 @@ Idea    All that a layer does to a token needs that token alone, but for attenti
             gathered      all of them come at once, before any query starts (Llama 3's way)
             ring          one GPU's block at a time; what a query found in two blocks is merged
             overlapped    the next block travels while the queries meet this one
+            Ulysses       an all-to-all gives each GPU all tokens of some heads, and takes the results back
         A query does not look ahead, so early tokens have little to do and late ones much:
             in order      GPU 0 has the first tokens, the last GPU the last ones, and the most work
             zigzag        each GPU has an early part of the sequence and a late one: equal work
 Cost    A GPU sends the keys and values of its tokens p - 1 times forward and again backward, and their
-        gradients p times: bytes grow with the sequence, the work of attention with its square. And all GPUs
-        have all weights, whose gradients are averaged as in data parallelism.
-Limit   The sequence: where a GPU has few tokens of it, compute is too short to hide the messages.
+        gradients p times: bytes grow with the sequence, the work of attention with its square. By Ulysses it
+        sends what is of its own tokens. All GPUs have all weights, whose gradients are averaged as in 1D.
+Limit   The sequence: where a GPU has few tokens of it, compute is too short to hide the messages. Of Ulysses
+        the heads: p divides them.
 
 Glossary
     p, cp         GPUs that share a sequence
@@ -32,11 +34,10 @@ from gpu import GPU  # before numpy: it sets one BLAS thread a GPU
 
 import numpy as np  # isort: skip
 from ndparallel.base.bfloat16 import kernel
-from ndparallel.lessons.context_parallel import SWEEPS, mesh_of_several, notice
+from ndparallel.lessons.context_parallel import SWEEPS, mesh, mesh_of_several, notice
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
 from ndparallel.parallel.context import in_order, zigzag
-from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.job import Job
 from ndparallel.training.long_attention import LongAttention, Tile
 from ndparallel.training.overlapped import ddp_overlapped
@@ -152,16 +153,13 @@ def context_parallel(gpu: GPU, job: Job) -> Outcome:
     return ddp_overlapped(gpu, job)
 
 
-def mesh(gpus: int) -> Mesh:
-    return Mesh(cp=gpus)
-
-
 STRATEGIES = [
     Strategy("attention, ring in order", ring_in_order, mesh_of_several, reference=gathered),
     Strategy("attention, ring zigzag", ring_zigzag, mesh_of_several, reference=gathered),
     Strategy("attention, gathered", gathered, mesh_of_several, reference=gathered),
     Strategy("attention, overlapped", ring_overlapped, mesh_of_several, reference=gathered),
     Strategy("CP gathered", context_parallel, mesh, {"context_parallel": "all-gather"}),
+    Strategy("CP Ulysses", context_parallel, mesh, {"context_parallel": "all-to-all"}),
     Strategy("CP", context_parallel, mesh),
     Strategy("CP across nodes", context_parallel, mesh, hardware={"gpus_per_node": 1}),
 ]

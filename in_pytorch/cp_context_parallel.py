@@ -1,8 +1,9 @@
-"""CP in torch: ring attention written out, with log-sum-exp merging; and the library's, on GPUs.
+"""CP in torch: ring attention written out, with log-sum-exp merging; Ulysses; and the library's, on GPUs.
 
 Idea   Every rank has an early and a late chunk of each sequence ("zigzag"). Keys and values go round a ring,
        and a query's result is corrected with every block that it meets. Backward, the gradients of keys and
-       values travel on with them, and so come home.
+       values travel on with them, and so come home. Ulysses gives each rank all tokens of some of the heads,
+       and takes the results back to the ranks of their tokens.
 Limit  Every block is computed whole, and masked: the lessons skip the masked half of it. torch's own
        context_parallel needs the attention kernels of a GPU, and was not tried here.
 
@@ -31,11 +32,15 @@ def zigzag(tokens: int, ranks: int, rank: int) -> Tensor:
     return torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]])
 
 
-class RingAttention(Attention):
+class CutAttention(Attention):
     """Attention whose rank has some tokens of each sequence."""
 
     def positions(self, tokens: int) -> Tensor:
         return zigzag(tokens * dist.get_world_size(), dist.get_world_size(), dist.get_rank())
+
+
+class RingAttention(CutAttention):
+    """Attention whose keys and values go round a ring."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return Ring.apply(q.unflatten(1, (k.shape[1], -1)), torch.stack([k, v]).unsqueeze(3)).flatten(1, 2)
@@ -98,11 +103,47 @@ def pass_on(block: Tensor) -> Tensor:
     return arriving if ranks > 1 else block
 
 
+class HeadsAttention(CutAttention):
+    """Attention with some of the heads, for all tokens."""
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        ranks, tokens = dist.get_world_size(), q.shape[2] * dist.get_world_size()
+        share(q.shape[1], "heads", ranks)
+        k, v = (each.repeat_interleave(max(1, ranks // each.shape[1]), dim=1) for each in (k, v))
+        arrived = torch.cat([zigzag(tokens, ranks, rank) for rank in range(ranks)])
+        q, k, v = (AllToAll.apply(each, 1, 2)[:, :, arrived.argsort()] for each in (q, k, v))
+        return AllToAll.apply(super().mix(q, k, v)[:, :, arrived], 2, 1)
+
+
+class AllToAll(torch.autograd.Function):
+    """Cut an array along one dimension, send a part to each rank, and join what comes along another."""
+
+    @staticmethod
+    def forward(context, whole: Tensor, cut: int, joined: int) -> Tensor:
+        context.dimensions = cut, joined
+        leaving = torch.stack(whole.chunk(dist.get_world_size(), cut))
+        arriving = torch.empty_like(leaving)
+        dist.all_to_all_single(arriving, leaving)
+        return torch.cat(arriving.unbind(), joined)
+
+    @staticmethod
+    def backward(context, dwhole: Tensor) -> tuple[Tensor, None, None]:
+        return AllToAll.apply(dwhole, *context.dimensions[::-1]), None, None
+
+
 def ring(job: Job) -> Outcome:
+    return by_tokens(job, RingAttention)
+
+
+def ulysses(job: Job) -> Outcome:
+    return by_tokens(job, HeadsAttention)
+
+
+def by_tokens(job: Job, attention: type[CutAttention]) -> Outcome:
     """Each rank takes its tokens of all sequences. The mean of the ranks' gradients is DDP's business."""
     model = Transformer(job.config)
     for layer in model.layers.values():
-        layer.attention = RingAttention(job.config)
+        layer.attention = attention(job.config)
     model = DistributedDataParallel(draw(model, job.config).to(job.device))
     mine = zigzag(job.config.sequence, dist.get_world_size(), dist.get_rank())
     optimizer, losses = job.make_optimizer(model.parameters()), []
@@ -149,7 +190,7 @@ def library(job: Job) -> Outcome:
     return Outcome(losses, model)
 
 
-STRATEGIES = {"ring": ring}
+STRATEGIES = {"ring": ring, "Ulysses": ulysses}
 if torch.cuda.is_available():
     STRATEGIES["library"] = library
 

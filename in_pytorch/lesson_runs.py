@@ -111,6 +111,7 @@ TWINS = [
     three_d("ZB-V", "ZB-V"),
     three_d("DualPipeV", "DualPipeV"),
     Twin("cp_context_parallel", "ring", lesson("cp_context_parallel", "CP"), BUCKETS),
+    Twin("cp_context_parallel", "Ulysses", lesson("cp_context_parallel", "CP Ulysses"), BUCKETS),
     Twin("ep_expert_parallel", "EP", lesson("ep_expert_parallel", "EP"), ONE_BY_ONE),
     four_d("TP2 x PP2", grid({"sequence_parallel": "sp"}, tp=2, pp=2), PARTIAL),
     four_d("TP2 x DP", grid({"sequence_parallel": "sp", "zero": 3}, tp=2, dp=0), f"{NORMS}; {ONCE}"),

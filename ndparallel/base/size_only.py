@@ -286,6 +286,12 @@ def stack(arrays: Sequence[SizeOnly], axis: int = 0) -> SizeOnly:
     return arrays[0].like(shape)
 
 
+def repeat(array: SizeOnly, times: int, axis: int) -> SizeOnly:
+    shape = list(array.shape)
+    shape[axis] *= times
+    return array.like(shape)
+
+
 @remembered
 def where(condition: SizeOnly, one: Any, other: Any) -> SizeOnly:
     dtype = next((each.dtype for each in (one, other) if hasattr(each, "dtype")), condition.dtype)
@@ -313,6 +319,7 @@ FUNCTIONS: dict[str, Callable] = {
     "zeros_like": blank,
     "concatenate": concatenate,
     "stack": stack,
+    "repeat": repeat,
     "where": where,
     "einsum": einsum,
     "split": split,

@@ -4,6 +4,7 @@ assumes instead."""
 import re
 
 from ndparallel.launch_flags.fields import EXPERT_TP, FP4_RECIPES, FP8_RECIPES
+from ndparallel.parallel.context import CP_COMM_TYPES
 
 ONE_STEP = "the step is one of the full batch"
 ON_GPU = "all of it is counted on the GPU"
@@ -107,7 +108,7 @@ ASSUMED_WORDS = {
     "--fp8-recipe": (tuple(FP8_RECIPES), "priced with delayed scales"),
     "--fp4-recipe": (tuple(FP4_RECIPES), "priced as nvfp4"),
     "--optimizer": (("adam",), ADAM),
-    "--cp-comm-type": (("p2p", "all_gather", "allgather"), "keys and values go round one ring"),
+    "--cp-comm-type": (tuple(CP_COMM_TYPES), "keys and values go round one ring"),
     "--transformer-impl": (("transformer_engine",), KERNELS),
     "--cuda-graph-impl": (("none",), BEYOND.pop("--cuda-graph-impl")),
     "--moe-token-dispatcher-type": (

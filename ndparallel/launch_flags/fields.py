@@ -132,7 +132,11 @@ GRAPHS = {
 # layers of the first and of the last pipeline rank
 ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 PADDED = "--moe-pad-expert-input-to-capacity"
-KEYS_TRAVEL = {"ring": "", "all-gather": "--cp-comm-type all_gather"}
+KEYS_TRAVEL = {
+    "ring": "",
+    "all-gather": "--cp-comm-type all_gather",
+    "all-to-all": "--cp-comm-type a2a",
+}
 # beside compute: tp's messages in parts, gradients, weights; rows, beside another microbatch
 PARTS_BESIDE = "--tp-comm-overlap"
 GRADIENTS_BESIDE = "--overlap-grad-reduce"

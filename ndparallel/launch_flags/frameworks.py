@@ -26,7 +26,7 @@ from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.software import STACKS, find_stack
 
 # switches of the software that a user sets beside a plan
-CHOSEN = ("cp_gathers", "selective", "hides_dispatch", "graphs")
+CHOSEN = ("context_parallel", "selective", "hides_dispatch", "graphs")
 Row = tuple[str, str, str]  # what has the field, the field, what it becomes
 
 

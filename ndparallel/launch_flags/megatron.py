@@ -51,7 +51,7 @@ FREE = (  # of a software stack: what flags choose
         "fused_router",
         "sequence_parallel",
         "selective",
-        "cp_gathers",
+        "context_parallel",
         "hides_dispatch",
         "graphs",
     ),
@@ -201,7 +201,7 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield gradient_flag(job.stack, plan)
     yield "" if job.stack.scales_gradients else "--ddp-average-in-collective"
     yield fields.CAST_WEIGHTS[job.dtype] if job.casts_weights_alone and plan.zero else ""
-    yield fields.KEYS_TRAVEL["all-gather"] if job.stack.cp_gathers and plan.cp > 1 else ""
+    yield fields.KEYS_TRAVEL[job.stack.context_parallel] if plan.cp > 1 else ""
     if job.shape.experts:
         yield "" if job.capacity_factor is None else f"{fields.CAPACITY} {job.capacity_factor:g}"
         yield fields.DISPATCHERS[dispatcher_of(job, plan)]

@@ -34,6 +34,7 @@ from ndparallel.launch_flags.read_plan import plan_from
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.shell_script import Script
+from ndparallel.parallel.context import CP_COMM_TYPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import graphs_of
 from ndparallel.planner.legality import check
@@ -214,7 +215,7 @@ def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
         dp_overlap=reduces,
         gathers_first=gathers if plan.zero else reduces,
         prefetch=gathers if plan.zero == 3 else reduces,
-        cp_gathers=flags.text("--cp-comm-type") in ("all_gather", "allgather"),
+        context_parallel=CP_COMM_TYPES.get(flags.text("--cp-comm-type") or "p2p", "ring"),
         pp_overlap=not flags.has(fields.MESSAGES_NOT_BESIDE),
         dispatcher=dispatcher_from(flags, plan, base) if shape.experts else base.dispatcher,
         expert_tp=cuts_experts(flags, shape, plan),

@@ -153,7 +153,7 @@ def stack_from(settings: TorchtitanSettings, shape: ModelShape, plan: Plan) -> S
         base,
         tp_overlap="products" if asynchronous else base.tp_overlap,
         dispatcher=backend if shape.experts and plan.ep > 1 else base.dispatcher,
-        cp_gathers=settings.given.get(ROTATION) != "alltoall",
+        context_parallel="ring" if settings.given.get(ROTATION) == "alltoall" else base.context_parallel,
         expert_tp=settings.given.get(EXPERT_TP) == plan.tp > 1,
     )
 

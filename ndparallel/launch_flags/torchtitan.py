@@ -355,9 +355,10 @@ RULES = (
         ),
     ),
     LaunchRule(
-        lambda job, plan: not job.stack.cp_gathers and plan.cp > 1,
+        lambda job, plan: job.stack.context_parallel != "all-gather" and plan.cp > 1,
         lambda job, plan: torchtitan_lacks(
-            f"ring for the keys and values of cp={plan.cp}", "leave --context-parallel ring out"
+            f"{job.stack.context_parallel} for the keys and values of cp={plan.cp}",
+            f"leave --context-parallel {job.stack.context_parallel} out",
         ),
     ),
     LaunchRule(

@@ -17,11 +17,15 @@ RINGS = ("attention, ring in order", "attention, ring zigzag", "attention, overl
 AGAINST_TP = ("step_seconds", "exposed share", "memory_bytes")
 
 
+def mesh(gpus: int) -> Mesh:
+    return Mesh(cp=gpus)
+
+
 def mesh_of_several(gpus: int) -> Mesh:
     """Return the mesh of a ring. Raises UserError for one GPU."""
     if gpus < 2:
         raise UserError("one GPU has all tokens, and nobody to pass a block to: choose 2 GPUs or more.")
-    return Mesh(cp=gpus)
+    return mesh(gpus)
 
 
 def notice(run: Run) -> Sequence[str]:

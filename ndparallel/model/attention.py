@@ -1,5 +1,5 @@
 """The core of attention, where queries meet keys: with all keys at hand, gathered from the context-parallel
-ranks, or block by block.
+ranks, block by block, or for a part of the heads.
 
 Idea   A core mixes the values (s, b, kv_heads, d) for the queries (s, b, heads, d) that its rank has, forward
        and backward. Blocks of keys can be met one after another, because a softmax over two blocks is the
@@ -35,9 +35,8 @@ Tensors3 = tuple[np.ndarray, np.ndarray, np.ndarray]
 def attention_core(block: Unit) -> "LocalCore":
     """Return the core for this rank's way of sharing a sequence."""
     cp = block.context.cp
-    if cp.size == 1:
-        return LocalCore(block)
-    return RingCore(block) if cp.variant == "ring" else GatherCore(block)
+    cores = {"ring": RingCore, "all-gather": GatherCore, "all-to-all": HeadsCore}
+    return LocalCore(block) if cp.size == 1 else cores[cp.variant](block)
 
 
 class LocalCore:
@@ -52,21 +51,31 @@ class LocalCore:
         return self.context.causal_bias(self.queries, self.context.all_positions)
 
     def pairs(self, q: np.ndarray) -> int:
-        """Query-key pairs that the causal mask keeps, over batch and heads."""
-        _, batch, heads, _ = q.shape
-        sequence = self.context.config.sequence
-        return batch * heads * sequence * (sequence + 1) // (2 * self.cp.size)
+        """Query-key pairs that the causal mask keeps, over batch and heads; a rank that has some of the
+        queries has their mean."""
+        tokens, batch, heads, _ = q.shape
+        return batch * heads * tokens * (self.context.config.sequence + 1) // 2
 
     def mix(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved) -> np.ndarray:
-        """Let every token look at the tokens before it: (s, b, heads, d)."""
+        """Let every token look at the tokens before it, (s, b, heads, d), and keep what the backward pass
+        reads."""
+        mixed = self.attend(q, k, v, saved)
+        saved.keep(q=q, k=k, v=v)
+        return mixed
+
+    def mix_backward(self, dmixed: np.ndarray, mixed: np.ndarray, saved: Saved) -> Tensors3:
+        """Return the gradients of q, k and v."""
+        q, k, v = saved.take_all("q", "k", "v")
+        return self.attend_backward(dmixed, mixed, (q, k, v), saved)
+
+    def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved) -> np.ndarray:
         probabilities = self.probabilities(q, k)
         self.products("values", self.pairs(q), q, tensors=2)
         if self.keeps:
             saved.keep(probabilities=probabilities)
         return functional.attention_values(probabilities, v)
 
-    def mix_backward(self, dmixed: np.ndarray, mixed: np.ndarray, qkv: Tensors3, saved: Saved) -> Tensors3:
-        """Return the gradients of q, k and v."""
+    def attend_backward(self, dmixed: np.ndarray, mixed: np.ndarray, qkv: Tensors3, saved: Saved) -> Tensors3:
         q, k, v = qkv
         probabilities = saved.take("probabilities") if self.keeps else self.recomputed(q, k)
         pairs = self.pairs(q)
@@ -96,13 +105,12 @@ class GatherCore(LocalCore):
     """The keys of all ranks are gathered, forward and again backward; their gradients are reduced and
     scattered."""
 
-    def mix(self, q, k, v, saved):
-        k, v = self.gather(k, v)
-        return super().mix(q, k, v, saved)
+    def attend(self, q, k, v, saved):
+        return super().attend(q, *self.gather(k, v), saved)
 
-    def mix_backward(self, dmixed, mixed, qkv, saved):
+    def attend_backward(self, dmixed, mixed, qkv, saved):
         q, k, v = qkv
-        dq, dk, dv = super().mix_backward(dmixed, mixed, (q, *self.gather(k, v)), saved)
+        dq, dk, dv = super().attend_backward(dmixed, mixed, (q, *self.gather(k, v)), saved)
         blocks = np.stack([dk.reshape(self.cp.size, *k.shape), dv.reshape(self.cp.size, *v.shape)], axis=1)
         return dq, *self.cp.scatter(blocks)
 
@@ -110,6 +118,41 @@ class GatherCore(LocalCore):
         """Return the keys of all ranks, one rank after another along the sequence, and the values."""
         blocks = self.cp.gather(np.stack([k, v]))
         return np.concatenate(blocks[:, 0]), np.concatenate(blocks[:, 1])
+
+
+class HeadsCore(LocalCore):
+    """Each rank attends with a part of the heads, for all tokens: an all-to-all brings these, and another
+    takes the results to the ranks of their tokens (Ulysses). Where there are fewer heads of keys than ranks,
+    several ranks get a copy of one, and its gradients are summed."""
+
+    def __init__(self, block: Unit) -> None:
+        super().__init__(block)
+        self.queries = self.context.all_positions
+        kv_heads = max(1, self.context.config.kv_heads // self.context.tp.size)
+        self.copies = max(1, self.cp.size // kv_heads)
+
+    def mix(self, q, k, v, saved):
+        k, v = (np.repeat(each, self.copies, axis=2) for each in (k, v))
+        q, k, v = map(self.to_heads, (q, k, v))
+        return self.to_tokens(super().mix(q, k, v, saved))
+
+    def mix_backward(self, dmixed, mixed, saved):
+        dq, *copies = map(self.to_tokens, super().mix_backward(self.to_heads(dmixed), mixed, saved))
+        return dq, *map(self.sum_copies, copies)
+
+    def to_heads(self, array: np.ndarray) -> np.ndarray:
+        self.block.elementwise("order heads", array.size, 2)
+        return self.cp.to_heads(array)
+
+    def to_tokens(self, array: np.ndarray) -> np.ndarray:
+        arrived = self.cp.to_tokens(array)
+        self.block.elementwise("order heads", arrived.size, 2)
+        return arrived
+
+    def sum_copies(self, dcopies: np.ndarray) -> np.ndarray:
+        """Return the gradients of the heads of keys, or values, that had so many copies."""
+        tokens, batch, heads, d = dcopies.shape
+        return dcopies.reshape(tokens, batch, heads // self.copies, self.copies, d).sum(axis=3)
 
 
 class RingCore(LocalCore):
@@ -122,7 +165,7 @@ class RingCore(LocalCore):
         own = self.steps[self.cp.index]._replace(bias=self.context.causal_bias(self.queries, self.queries))
         self.steps[self.cp.index] = own
 
-    def mix(self, q, k, v, saved):
+    def attend(self, q, k, v, saved):
         logsums: list[tuple[RingStep, np.ndarray]] = []
         for source, (keys, values) in self.cp.travel(np.stack([k, v])):
             here = self.steps[source]
@@ -164,7 +207,7 @@ class RingCore(LocalCore):
             weights[here.source][..., here.queries, :] = np.exp(block_logsum - logsum[..., here.queries, :])
         return weights
 
-    def mix_backward(self, dmixed, mixed, qkv, saved):
+    def attend_backward(self, dmixed, mixed, qkv, saved):
         q, k, v = qkv
         row_sums = functional.grouped(np.sum(dmixed * mixed, axis=-1, keepdims=True), k.shape[2])
         rows = saved.take("weights" if self.keeps else "logsum")

@@ -174,15 +174,15 @@ class Attention(SubLayer):
         q, k = qk[:, :, : self.queries], qk[:, :, self.queries :]
         mixed = self.core.mix(q, k, v, saved)
         mixed = mixed.reshape(*mixed.shape[:2], -1)
-        saved.keep(q=q, k=k, v=v, mixed=mixed)
+        saved.keep(mixed=mixed)
         return self.output("out", mixed, x)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
         saved = self.saved(microbatch)
         mixed = saved["mixed"]
         dmixed = self.linear_backward("out", self.tp.row_output_backward(dy), saved)
-        q, k, v = saved.take_all("q", "k", "v")
-        dq, dk, dv = self.core.mix_backward(dmixed.reshape(q.shape), mixed.reshape(q.shape), (q, k, v), saved)
+        by_head = (*mixed.shape[:2], self.queries, -1)
+        dq, dk, dv = self.core.mix_backward(dmixed.reshape(by_head), mixed.reshape(by_head), saved)
         dqk = self.rotate_backward(np.concatenate([dq, dk], axis=2))
         dqkv = np.concatenate([dqk, dv], axis=2).reshape(*dqk.shape[:2], -1)
         return self.input_backward("qkv", dqkv, dy, saved)

@@ -3,13 +3,17 @@ values.
 
 Idea   Cut the sequence in 2 cp chunks and give rank r the chunks r and 2 cp - 1 - r ("zigzag"): under the
        causal mask early tokens see few keys and late ones many, so an early and a late chunk together are the
-       same work on every rank. Keys and values then either go round a ring, one rank's block at a time, while
-       queries meet the block that came before (Liu et al. 2310.01889), or are gathered at once, before any
-       query starts (Llama 3, 2407.21783, section 3.3.2). ndparallel/model/attention.py has the mathematics.
+       same work on every rank. Keys and values then go round a ring, one rank's block at a time, while
+       queries meet the block that came before (Liu et al. 2310.01889); or are gathered at once, before any
+       query starts (Llama 3, 2407.21783, section 3.3.2); or an all-to-all gives each rank all tokens of a
+       part of the heads, and another brings the results back (Ulysses: Jacobs et al. 2309.14509).
+       ndparallel/model/attention.py has the mathematics.
 Cost   ring: cp - 1 blocks sent forward; backward cp - 1 again, and cp blocks of their gradients.
        all-gather: the same bytes, less one block of gradients, in one all-gather forward, and one more and a
        reduce-scatter backward; nothing hides them.
-Limit  2 cp divides the sequence.
+       all-to-all: (cp - 1) / cp of a rank's own queries, keys, values and results forward, and of their
+       gradients backward: less with every rank, where the others send the whole sequence.
+Limit  2 cp divides the sequence; of an all-to-all cp divides the heads, too.
 
 Glossary
     cp            ranks that share a sequence
@@ -25,12 +29,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives import all_gather, reduce_scatter
+from collectives import all_gather, all_to_all, reduce_scatter
 from gpu import Handle
 from ndparallel.parallel.axis import AxisOperators
 from ndparallel.parallel.slices import part
 
-VARIANTS = ("ring", "all-gather")
+VARIANTS = ("ring", "all-gather", "all-to-all")
+# Megatron's words for them
+CP_COMM_TYPES = {"p2p": "ring", "all_gather": "all-gather", "allgather": "all-gather", "a2a": "all-to-all"}
 
 
 def in_order(sequence: int, parts: int, index: int) -> tuple[slice, ...]:
@@ -89,6 +95,20 @@ class ContextParallel(AxisOperators):
     def scatter(self, blocks: np.ndarray) -> np.ndarray:
         """Sum over the ranks and keep this rank's block."""
         return reduce_scatter(self.gpu, np.empty_like(blocks, shape=blocks.shape[1:]), blocks, self.group)
+
+    def to_heads(self, own: np.ndarray) -> np.ndarray:
+        """Give every rank all tokens of a part of the heads: (s/cp, b, heads, d) becomes (s, b, heads/cp, d),
+        in the order of `all_positions`."""
+        arrived = self.exchange(np.stack(np.split(own, self.size, axis=2)))
+        return arrived.reshape(-1, *arrived.shape[2:])
+
+    def to_tokens(self, own: np.ndarray) -> np.ndarray:
+        """And back: (s, b, heads/cp, d) becomes (s/cp, b, heads, d)."""
+        return np.concatenate(self.exchange(own.reshape(self.size, -1, *own.shape[1:])), axis=2)
+
+    def exchange(self, parts: np.ndarray) -> np.ndarray:
+        """Send part i to rank i; return what the ranks sent, in their order."""
+        return all_to_all(self.gpu, np.empty_like(parts), parts, self.group)
 
 
 class RingExchange(NamedTuple):

@@ -37,19 +37,22 @@ def divides(name: str, what: str, number: int) -> Rule:
     return Rule(name, what, number, lambda degree: number % degree == 0)
 
 
-def tensor_rules(heads: int, kv_heads: int, ffn: int | None) -> list[Rule]:
-    """Return the rules for tp; `ffn` is None where every layer has experts instead of an MLP."""
+def head_rules(name: str, heads: int, kv_heads: int, copies: bool = True) -> list[Rule]:
+    """Return the rules for what cuts attention by its heads: tp, or tp * cp. Ranks beyond the heads of keys
+    have copies of these, or there are none."""
     shared = Rule(
-        "tp cannot share the KV heads",
+        f"{name} cannot share the KV heads",
         f"share {kv_heads} KV heads",
         kv_heads,
-        lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0,
+        lambda ranks: kv_heads % ranks == 0 or (copies and ranks % kv_heads == 0),
     )
-    return [
-        divides("heads not divisible by tp", f"cut {heads} heads", heads),
-        shared,
-        *([divides("MLP not divisible by tp", f"cut an MLP of {ffn}", ffn)] if ffn else []),
-    ]
+    return [divides(f"heads not divisible by {name}", f"cut {heads} heads", heads), shared]
+
+
+def tensor_rules(heads: int, kv_heads: int, ffn: int | None) -> list[Rule]:
+    """Return the rules for tp; `ffn` is None where every layer has experts instead of an MLP."""
+    mlp = [divides("MLP not divisible by tp", f"cut an MLP of {ffn}", ffn)] if ffn else []
+    return [*head_rules("tp", heads, kv_heads), *mlp]
 
 
 def sequence_rules(tokens: int) -> list[Rule]:

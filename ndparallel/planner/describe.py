@@ -22,6 +22,11 @@ WORDS = {
     "optimizer": "optimizer",
 } | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp", "host")}
 
+CONTEXT_WORDS = {
+    "ring": "keys and values round a ring",
+    "all-gather": "keys and values gathered",
+    "all-to-all": "heads exchanged over cp (Ulysses)",
+}
 FOLDED = (
     "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over {others}context-parallel ranks too "
     "(folded expert parallelism, Megatron's with expert tensor parallelism {etp}). Such a plan is priced, "
@@ -57,8 +62,8 @@ def layout_words(plan: Plan) -> list[str]:
 
 
 def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
-    """What else is not as usual, in words: modules that run again, uneven routing, experts that tp cuts, keys
-    and values that are gathered."""
+    """What else is not as usual, in words: modules that run again, uneven routing, experts that tp cuts,
+    context parallelism that is no ring."""
     again = plan.modules(job.stack) if plan.recompute == "selective" else ()
     modules = again if again != find_stack(job.stack.name).selective else ()
     received = float(plan.share(job).received)
@@ -67,7 +72,7 @@ def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
         f"recomputing {' and '.join(modules)}": modules,
         f"the busiest rank's experts with {received:g} times the mean's rows{no_more}": received > 1,
         f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
-        "keys and values gathered": plan.cp > 1 and job.stack.cp_gathers,
+        CONTEXT_WORDS[job.stack.context_parallel]: plan.cp > 1 and job.stack.context_parallel != "ring",
         cut_words(job, plan): cut_words(job, plan),
     }
     return [*(word for word, holds in words.items() if holds), *state_words(job)]

@@ -168,9 +168,10 @@ class Groups:
     def port_use(self, name: str) -> PortUse:
         """How a group's collectives, or its messages between stages or round a ring, use a GPU's ports."""
         links = self.links(name)
-        if name == "pp" or (name == "cp" and not self.job.stack.cp_gathers):
+        way = self.job.stack.context_parallel if name == "cp" else ""
+        if name == "pp" or way == "ring":
             return PortUse(0.0, 1.0) if links.nodes > 1 else PortUse(float(links.ranks > 1), 0.0)
-        return links.all_to_all_use if name == "ep" else links.ring_use
+        return links.all_to_all_use if name == "ep" or way == "all-to-all" else links.ring_use
 
     @cached_property
     def on_shared_ports(self) -> dict[str, PortUse]:

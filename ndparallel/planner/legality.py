@@ -20,6 +20,7 @@ from ndparallel.parallel.divisibility import (
     can_fill,
     context_rules,
     expert_rules,
+    head_rules,
     routed_rules,
     sequence_rules,
     tensor_rules,
@@ -172,6 +173,7 @@ def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     cut += routed_rules(shape.experts.ffn, tokens) if shape.experts else []
     yield from divisibility_violations("tp", plan.tp, cut + width_rules(job))
     yield from linear_violations(job, plan)
+    yield from head_violations(job, plan)
     for rule in context_rules(job.sequence):
         if not rule.holds(plan.cp):
             near = near_divisors(1 if job.sequence % 2 else job.sequence // 2, plan.cp)
@@ -180,6 +182,26 @@ def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
                 f"multiple of; nearest: {near}."
             )
             yield Violation(rule.name, why)
+
+
+def head_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
+    """An all-to-all over cp cuts attention by its heads, beside tp; Transformer Engine's has no latent
+    attention (attn_forward_func_with_cp in
+    transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py)."""
+    shape, ranks = job.shape, plan.tp * plan.cp
+    if job.stack.context_parallel != "all-to-all" or plan.cp == 1:
+        return
+    if shape.latent:
+        why = f"an all-to-all cannot cut latent attention over cp={plan.cp}: choose --context-parallel ring."
+        yield Violation("latent attention not cut by an all-to-all", why)
+    for rule in head_rules("tp*cp", shape.heads, shape.kv_heads, job.stack.shares_kv_heads):
+        if not rule.holds(ranks):
+            near = near_divisors(rule.number // gcd(rule.number, plan.tp), plan.cp)
+            yield Violation(
+                rule.name,
+                f"cp={plan.cp} beside tp={plan.tp} cannot {rule.what}, which an all-to-all gives its ranks; "
+                f"nearest: {near}.",
+            )
 
 
 def linear_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:

@@ -10,7 +10,7 @@ from typing import Any
 from ndparallel.base.options import spelled
 from ndparallel.base.words import option_of
 from ndparallel.model.costs import RECOMPUTE
-from ndparallel.parallel.context import VARIANTS
+from ndparallel.parallel.context import CP_COMM_TYPES, VARIANTS
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.launches import GRAPHS
@@ -103,9 +103,9 @@ def add_software(software: Group) -> None:
     ways.add_argument(
         "--context-parallel",
         choices=VARIANTS,
-        help="how keys and values travel (default: as in the software)",
+        help="how keys and values travel; all-to-all: Ulysses (default: as in the software)",
     )
-    ways.add_argument("--cp-comm-type", choices=("p2p", "all_gather"), help=argparse.SUPPRESS)
+    ways.add_argument("--cp-comm-type", choices=CP_COMM_TYPES, help=argparse.SUPPRESS)
     software.add_argument(
         "--overlap",
         metavar="LIST",

@@ -17,6 +17,7 @@ from ndparallel.base.options import at_least_one
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed, option_of
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.parallel.context import CP_COMM_TYPES
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check, check_model
@@ -220,8 +221,8 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
 
 def travelling(stack: Stack, arguments: argparse.Namespace) -> Stack:
     """The stack with keys and values travelling as it is asked for."""
-    asked = arguments.context_parallel or arguments.cp_comm_type
-    return replace(stack, cp_gathers=asked in ("all-gather", "all_gather")) if asked else stack
+    asked = arguments.context_parallel or CP_COMM_TYPES.get(arguments.cp_comm_type)
+    return replace(stack, context_parallel=asked) if asked else stack
 
 
 def overlapping(stack: Stack, words: str) -> Stack:

@@ -113,7 +113,7 @@ TORCHTITAN = replace(
     linear_cut_by=("tp",),  # torchtitan/models/qwen3_5/sharding.py
     # torch/distributed/tensor/experimental/_context_parallel/_attention.py, _ContextParallelOptions of 2.13,
     # which torchtitan's apply_cp_to_forward leaves as they are
-    cp_gathers=True,
+    context_parallel="all-gather",
     cp_merges=True,
     shards_over_one="always",
 )
@@ -190,6 +190,9 @@ POCKET = Stack(
     table_waits=True,
     copies_kv_heads=True,
     keeps_mixed=True,
+    head_copies=1,
+    resends_heads=False,
+    shares_kv_heads=True,
     in_order=True,
     expert_tp=True,
     experts_in_turn=True,

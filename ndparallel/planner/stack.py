@@ -185,10 +185,18 @@ class ContextSettings:
     """Context parallelism."""
 
     cp_overlap: bool = True  # keys and values go round beside attention
-    # keys and values are gathered before attention instead of going round (Llama 3, 2407.21783, 3.3.2)
-    cp_gathers: bool = False
-    # they are gathered by blocks, as torch.distributed's context parallelism does
+    # one of ndparallel.parallel.context's VARIANTS: keys and values go round, are gathered before attention
+    # (Llama 3, 2407.21783, 3.3.2), or ranks have all tokens of a part of the heads (Ulysses, 2309.14509)
+    context_parallel: str = "ring"
+    # keys and values are gathered by blocks, as torch.distributed's context parallelism does
     cp_merges: bool = False
+    # of all-to-alls: copies around each that order its heads; whether attention's result is sent again for
+    # its backward pass, and not kept by heads too; and whether ranks beyond the heads of keys have copies
+    # (flash_attn_a2a_communicate and AttnFuncWithCPAndQKVOA2A in
+    # transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py)
+    head_copies: int = 2
+    resends_heads: bool = True
+    shares_kv_heads: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

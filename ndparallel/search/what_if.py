@@ -17,6 +17,7 @@ from ndparallel.base.quantities import MOST, is_absurd, number, parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import Accelerator, find_hardware, inside_fraction
 from ndparallel.hardware.figures import ACROSS_FRACTION, MEMORY_FRACTION
+from ndparallel.parallel.context import VARIANTS
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPHS
@@ -138,6 +139,7 @@ SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
     "dispatch": {"hidden": {"hides_dispatch": True}, "shown": {"hides_dispatch": False}},
     "fp8_attention": {"on": {"fp8_attention": True}, "off": {"fp8_attention": False}},
     "fp8_param_gather": {"on": {"cast_weights": FP8_PARAM_GATHER}, "off": {"cast_weights": ()}},
+    "context_parallel": {name: {"context_parallel": name} for name in VARIANTS},
     "etp": {"1": {"expert_tp": False}, "tp": {"expert_tp": True}},
     "experts": {
         "grouped": {"grouped_experts": True, "fused_experts": False},

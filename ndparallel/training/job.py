@@ -17,6 +17,7 @@ from ndparallel.parallel.divisibility import (
     divides,
     divisors,
     expert_rules,
+    head_rules,
     routed_rules,
     tensor_rules,
 )
@@ -239,6 +240,22 @@ def check_context_parallel(job: Job) -> None:
             f"the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has cannot be cut into "
             f"{job.parts} parts."
         )
+    if job.context_parallel == "all-to-all":
+        check_heads(job)
+
+
+def check_heads(job: Job) -> None:
+    """Raise UserError where cp, beside tp, cannot cut attention by its heads."""
+    model, tp, cp = job.model, job.mesh.tp, job.mesh.cp
+    rules = head_rules("tp*cp", model.heads, model.kv_heads)
+    if broken := [rule.what for rule in rules if not rule.holds(tp * cp)]:
+        legal = [
+            degree
+            for degree in range(1, model.heads // tp + 1)
+            if all(rule.holds(tp * degree) for rule in rules)
+        ]
+        beside = f" beside tp={tp}" if tp > 1 else ""
+        raise DegreeError("cp", cp, f"cannot {broken[0]}{beside}, which an all-to-all gives the ranks", legal)
 
 
 def check_experts(job: Job) -> None:

@@ -31,7 +31,15 @@ from tests.support.common import (
     run,
     strategy,
 )
-from tests.support.meshes import CONTEXT_MESHES, EXPERT_JOBS, EXPERT_MESHES, differences, layouts, name
+from tests.support.meshes import (
+    CONTEXT_MESHES,
+    EXPERT_JOBS,
+    EXPERT_MESHES,
+    MANY_HEADS,
+    differences,
+    layouts,
+    name,
+)
 from tests.support.pipelines import SCHEDULES
 
 EVERY = [(lesson, name) for lesson in LESSONS for name in names(lesson)]
@@ -126,7 +134,7 @@ def test_tensor_parallel_times_fsdp(tp, dp, sequence_parallel, dtype):
 @layouts(CONTEXT_MESHES)
 def test_context_parallel(mesh, sequence_parallel, variant, dtype):
     job = Job(
-        model=SMALL,
+        model=MANY_HEADS,
         mesh=mesh,
         dtype=dtype,
         microbatches=2,
@@ -196,7 +204,7 @@ def combined(number: int, mesh: Mesh) -> Job:
         stage_chunks=2 if mesh.pp > 1 and number % 3 == 1 else None,
         zero=number % 4,
         sequence_parallel=("none", "sp", "sp-regather")[number // 2 % 3],
-        context_parallel=("ring", "all-gather")[number % 2],
+        context_parallel=VARIANTS[number // 3 % 3],
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from gpu import Operation
 from ndparallel.hardware.pocket import POCKET as GPUS
+from ndparallel.parallel.context import VARIANTS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.kept import gathered_bytes, kept_bytes
 from ndparallel.planner.layers.layer import LayerLists
@@ -129,11 +130,11 @@ def test_chunks_are_summed_beside_the_next_chunk_as_they_are_executed(tp, recomp
 
 
 @pytest.mark.parametrize("recompute", RECOMPUTE)
-@pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("cp", [2, 4])
 @pytest.mark.parametrize("tp", [1, 2, 4])
-def test_context_parallel_units_are_listed_as_they_are_executed(tp, cp, gathers, recompute):
-    job = job_of(cp_gathers=gathers)
+def test_context_parallel_units_are_listed_as_they_are_executed(tp, cp, variant, recompute):
+    job = job_of(replace(LLAMA, heads=16), context_parallel=variant)  # which tp and cp cut
     for sequence_parallel in {False, tp > 1}:
         plan = Plan(tp=tp, cp=cp, sequence_parallel=sequence_parallel, recompute=recompute)
         for unit in UNITS:

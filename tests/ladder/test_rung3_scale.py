@@ -12,6 +12,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.model.units import ModelConfig
+from ndparallel.parallel.context import VARIANTS
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES, written_schedules
 from ndparallel.planner.job import Plan, TrainingJob
@@ -39,7 +40,7 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Training
     zero, schedule = software.pop("zero", 0), lesson.schedule if mesh.pp > 1 else "1f1b"
     software |= {
         "regathers": lesson.sequence_parallel == "sp-regather",
-        "cp_gathers": lesson.context_parallel == "all-gather",
+        "context_parallel": lesson.context_parallel,
     }
     software["gradient_bytes"] = 2 if lesson.grad_reduce_in_bf16 else 4
     software["clips"] = lesson.clip_grad_norm is not None
@@ -148,7 +149,7 @@ def test_tensor_parallelism_times_fsdp():
     assert_equal("2d_tensor_parallel", "TP x FSDP", zero=3)
 
 
-@pytest.mark.parametrize("name", ["CP", "CP gathered"])
+@pytest.mark.parametrize("name", ["CP", "CP gathered", "CP Ulysses"])
 @pytest.mark.parametrize(("gpus", "hardware"), [(4, ROOMY), (8, ROOMY), (4, NO_NODES)])
 def test_the_lesson_on_context_parallelism(name, gpus, hardware):
     assert_equal("cp_context_parallel", name, gpus, hardware)
@@ -259,7 +260,7 @@ def test_a_grid_whose_sums_travel_beside_weights(schedule):
     assert_grid(Mesh(tp=2, pp=2, dp=2), schedule=schedule, tp_overlap="backward")
 
 
-@pytest.mark.parametrize("context_parallel", ["ring", "all-gather"])
+@pytest.mark.parametrize("context_parallel", VARIANTS)
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_context_parallelism_over_links_of_both_kinds(context_parallel, recompute):
     assert_grid(Mesh(cp=4, tp=2), context_parallel=context_parallel, recompute=recompute)
@@ -381,7 +382,7 @@ def test_bfloat16_activations_travel_in_two_bytes(name):
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("context_parallel", ["ring", "all-gather"])
+@pytest.mark.parametrize("context_parallel", VARIANTS)
 @pytest.mark.parametrize(
     ("mesh", "recompute"),
     [(Mesh(tp=2, pp=2, dp=2), "none"), (Mesh(cp=2, dp=4), "selective"), (Mesh(cp=2, tp=2, dp=2), "none")],
@@ -406,7 +407,7 @@ def random_grid(draw: random.Random) -> tuple[Mesh, Hardware, dict]:
         "zero": draw.choice([0, 1, 2, 3]),
         "recompute": draw.choice(["none", "selective", "full"]),
         "sequence_parallel": draw.choice(["none", "sp", "sp-regather"]) if mesh.tp > 1 else "none",
-        "context_parallel": draw.choice(["ring", "all-gather"]),
+        "context_parallel": draw.choice(VARIANTS),
         "schedule": schedule,
         "stage_chunks": chunks_of(schedule) if mesh.pp > 1 else None,
     }  # fmt: skip

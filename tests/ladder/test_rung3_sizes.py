@@ -35,7 +35,7 @@ def executed(job: TrainingJob, plan: Plan):
         plan.microbatches(job),
         recompute=plan.recompute,
         sequence_parallel=SEQUENCE_PARALLEL[plan.sequence_parallel],
-        context_parallel="all-gather" if job.stack.cp_gathers else "ring",
+        context_parallel=job.stack.context_parallel,
         schedule=plan.schedule,
         stage_chunks=plan.chunks if plan.chunks > 1 else None,
         zero=plan.zero,
@@ -70,7 +70,7 @@ def test_llama_3_70b_on_128_gpus():
 @pytest.mark.parametrize(("model", "plan", "software"), [
     ("llama-3-8b", Plan(tp=2, pp=4, dp=2, zero=2, sequence_parallel=True, recompute="full"), {}),
     ("llama-3-8b", Plan(tp=2, cp=4, dp=2, zero=3, recompute="selective"), {}),
-    ("llama-3-8b", Plan(cp=4, pp=2, dp=2, zero=1), {"cp_gathers": True}),
+    ("llama-3-8b", Plan(cp=4, pp=2, dp=2, zero=1), {"context_parallel": "all-gather"}),
     ("llama-3-8b", Plan(tp=4, pp=2, chunks=2, schedule="interleaved", sequence_parallel=True), {}),
     ("mixtral-8x7b", Plan(tp=2, pp=2, dp=4, ep=4, zero=1), {}),
     ("mixtral-8x7b", Plan(pp=2, dp=4, ep=2, zero=2, schedule="zb-h1"), {"dtype": "bfloat16"}),

@@ -144,7 +144,9 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         stack = replace(stack, fused_permutation=draw(st.booleans()), fused_router=draw(st.booleans()))
         stack = replace(stack, expert_tp=plan.tp > 1 and draw(st.booleans()))
     stack = replace(stack, gradient_bytes=draw(st.sampled_from([2, 4])))
-    stack = replace(stack, cp_gathers=cp > 1 and draw(st.booleans()))
+    cut = job.shape.kv_heads % (tp * cp) == 0 and not job.shape.latent  # by heads, as an all-to-all does
+    ways = ("ring", "all-gather", *["all-to-all"] * cut) if cp > 1 else ("ring",)
+    stack = replace(stack, context_parallel=draw(st.sampled_from(ways)))
     if plan.recompute == "selective":
         plan = replace(
             plan, recompute_modules=draw(st.sampled_from([(), ("layernorm", "mlp"), ("core_attn", "moe")]))
@@ -446,8 +448,9 @@ TWO_CHUNKS: dict[str, Any] = {"pp": 4, "chunks": 2, "schedule": "interleaved"}
     ({}, {"tp": 2}, [CONNECTIONS]),
     ({}, {"tp": 2, "sequence_parallel": True}, [CONNECTIONS, "--sequence-parallel"]),
     ({}, {"cp": 2}, [CONNECTIONS]),
-    ({"cp_gathers": True}, {"cp": 2}, [CONNECTIONS, "--cp-comm-type all_gather"]),
-    ({"cp_gathers": True}, {}, []),
+    ({"context_parallel": "all-gather"}, {"cp": 2}, [CONNECTIONS, "--cp-comm-type all_gather"]),
+    ({"context_parallel": "all-to-all"}, {"cp": 2}, [CONNECTIONS, "--cp-comm-type a2a"]),
+    ({"context_parallel": "all-gather"}, {}, []),
     ({}, {"zero": 1}, ["--use-distributed-optimizer", "--overlap-param-gather"]),
     ({}, {"zero": 2}, [f"{FSDP} optim_grads", *SHARDED, IN_FULL]),
     ({}, {"zero": 3, "tp": 2}, [f"{FSDP} optim_grads_params", *SHARDED, IN_FULL]),
@@ -710,14 +713,14 @@ def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
         " --recompute-granularity full --recompute-method uniform --recompute-num-layers 4"
         " --recompute-modules shared_experts"
     )
-    told = read_megatron(LINE + extra + " --no-such-flag 3 --lr 1e-4 --cp-comm-type a2a", H100).notes
+    told = read_megatron(LINE + extra + " --no-such-flag 3 --lr 1e-4 --cp-comm-type a2a+p2p", H100).notes
     assert "--optimizer-cpu-offload is not modelled: all of it is counted on the GPU." in told
     assert (
         "--cuda-graph-impl local is not modelled: every kernel keeps the time that its launch takes." in told
     )
     assert any(note.startswith("--recompute-method uniform is of one layer at a time") for note in told)
     assert any(note.startswith("--recompute-modules shared_experts is not modelled") for note in told)
-    assert any(note.startswith("--cp-comm-type a2a is not modelled") for note in told)
+    assert any(note.startswith("--cp-comm-type a2a+p2p is not modelled") for note in told)
     assert "Megatron-Core 0.19.2 has no --no-such-flag: left out." in told
     assert "Passed over, for no plan depends on them: --lr." in told
 
@@ -1159,7 +1162,7 @@ def test_torchtitan_refuses_a_sequence_that_tp_and_both_chunks_of_cp_do_not_divi
 
 def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():
     titan = job_of(software="torchtitan")
-    ring = replace(titan, stack=replace(titan.stack, cp_gathers=False))
+    ring = replace(titan, stack=replace(titan.stack, context_parallel="ring"))
     assert emit_torchtitan(ring, Plan(dp=8, zero=3)) == emit_torchtitan(titan, Plan(dp=8, zero=3))
     for job, plan, said in (
         (titan, Plan(pp=4, dp=4, schedule="zb-h2"), "no schedule zb-h2"),

@@ -20,7 +20,15 @@ from ndparallel.training.gradient_check import gradient_difference, whole_tensor
 from ndparallel.training.job import Job
 from tests.support import hand_count
 from tests.support.common import SMALL
-from tests.support.meshes import CONTEXT_MESHES, both_passes, differences, forward_only, layouts, run
+from tests.support.meshes import (
+    CONTEXT_MESHES,
+    MANY_HEADS,
+    both_passes,
+    differences,
+    forward_only,
+    layouts,
+    run,
+)
 
 
 def computed(results) -> list[Event]:
@@ -48,14 +56,16 @@ def sizes_of(job: Job, rank: int = 0):
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_recomputation_changes_no_gradient(variant, recompute):
-    job = Job(model=SMALL, mesh=Mesh(cp=4), dtype="float64", context_parallel=variant, recompute=recompute)
+    job = Job(
+        model=MANY_HEADS, mesh=Mesh(cp=4), dtype="float64", context_parallel=variant, recompute=recompute
+    )
     assert max(differences(job)) <= 1e-12
 
 
-def test_ring_and_all_gather_agree():
-    job = Job(model=SMALL, mesh=Mesh(cp=4), dtype="float64")
-    ring, gathered = (run(job.replace(context_parallel=variant)) for variant in VARIANTS)
-    for one, other in zip(ring, gathered):
+@pytest.mark.parametrize("variant", VARIANTS[1:])
+def test_every_variant_agrees_with_the_ring(variant):
+    job = Job(model=MANY_HEADS, mesh=Mesh(cp=4), dtype="float64")
+    for one, other in zip(run(job), run(job.replace(context_parallel=variant))):
         assert one.value.losses == pytest.approx(other.value.losses, rel=1e-14)
         assert gradient_difference([one.value], whole_tensors(other.value.gradients)) <= 1e-12
 
@@ -121,7 +131,7 @@ def test_zigzag_gives_every_token_to_one_rank_and_every_rank_as_many_pairs(parts
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_attention_takes_as_many_flops_however_the_sequence_is_cut(variant):
     def flops(cp):
-        job = Job(model=SMALL, mesh=Mesh(cp=cp), context_parallel=variant)
+        job = Job(model=MANY_HEADS, mesh=Mesh(cp=cp), context_parallel=variant)
         per_rank = [
             sum(event.flops for event in computed([result]) if is_core(event))
             for result in run(job, both_passes)
@@ -132,8 +142,8 @@ def test_attention_takes_as_many_flops_however_the_sequence_is_cut(variant):
     def is_core(event):
         return event.what.endswith(("scores", "values"))
 
-    pairs = SMALL.sequence * (SMALL.sequence + 1) // 2
-    expected = 6 * 2 * 8 * SMALL.layers * SMALL.heads * pairs * SMALL.head_dim
+    pairs = MANY_HEADS.sequence * (MANY_HEADS.sequence + 1) // 2
+    expected = 6 * 2 * 8 * MANY_HEADS.layers * MANY_HEADS.heads * pairs * MANY_HEADS.head_dim
     assert [flops(cp) for cp in (1, 2, 4, 8)] == [expected] * 4
 
 
@@ -142,7 +152,7 @@ def test_attention_takes_as_many_flops_however_the_sequence_is_cut(variant):
 @layouts(CONTEXT_MESHES)
 def test_the_executed_operations_are_the_listed_ones(mesh, sequence_parallel, variant, recompute):
     job = Job(
-        model=SMALL,
+        model=MANY_HEADS,
         mesh=mesh,
         sequence_parallel=sequence_parallel,
         context_parallel=variant,
@@ -181,10 +191,10 @@ def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
         "dtype": dtype,
         "recompute": recompute,
     }
-    job = Job(model=SMALL, mesh=mesh, **options)
+    job = Job(model=MANY_HEADS, mesh=mesh, **options)
     for result in run(job, forward_only):
         z = sizes_of(job, result.rank)
-        elements = SMALL.layers * hand_count.block_saved(z, recompute) + hand_count.head_saved(z)
+        elements = MANY_HEADS.layers * hand_count.block_saved(z, recompute) + hand_count.head_saved(z)
         assert result.value[0] == elements * np.dtype(dtype).itemsize + z.tokens
     assert all(result.value[0] == 0 for result in run(job, both_passes)), (
         "everything that was kept was given back"
@@ -221,6 +231,21 @@ def test_all_gather_sends_as_much_less_the_way_home(cp):
         assert p2p_bytes(result) == SMALL.layers * 3 * (cp - 1) * block
 
 
+@pytest.mark.parametrize(("kv_heads", "copies"), [(4, 1), (2, 2), (1, 4)])
+def test_an_all_to_all_sends_a_quarter_of_what_stays_at_home_to_each_of_the_others(kv_heads, copies):
+    """Jacobs et al. 2309.14509, section 3.2: of N tokens of width h, 4 N h / P a rank and pass, where keys
+    have as many heads as queries; here of (P - 1) / P, with the copies of keys and values that 4 ranks
+    need."""
+    model = MANY_HEADS.replace(kv_heads=kv_heads)
+    job = Job(model=model, mesh=Mesh(cp=4), context_parallel="all-to-all")
+    width = (2 * model.heads + 2 * kv_heads * copies) * model.head_dim
+    a_pass = 3 / 4 * model.sequence / 4 * job.microbatch * width * 4
+    for result in run(job, forward_only):
+        assert p2p_bytes(result) == p2p_bytes(result, RECEIVE) == model.layers * a_pass
+    for result in run(job, both_passes):
+        assert p2p_bytes(result) == p2p_bytes(result, RECEIVE) == 2 * model.layers * a_pass
+
+
 def test_a_ring_hides_what_all_gather_exposes():
     """On a model whose attention is long enough, the ring's forward waits for nobody."""
 
@@ -241,6 +266,10 @@ def test_a_ring_hides_what_all_gather_exposes():
         ({"mesh": Mesh(cp=3)}, "cp=3 cannot cut a sequence of 16 into 6 pieces; cp can be 1, 2, 4, 8"),
         ({"mesh": Mesh(cp=8, tp=4), "sequence_parallel": "sp"}, "tp=4 cannot cut the 2 tokens"),
         ({"mesh": Mesh(cp=2), "context_parallel": "rings"}, "Did you mean 'ring'"),
+        (
+            {"mesh": Mesh(cp=4, tp=2), "context_parallel": "all-to-all"},
+            "cp=4 cannot cut 4 heads beside tp=2, which an all-to-all gives the ranks; cp can be 1, 2",
+        ),
     ],
 )
 def test_a_sequence_that_cannot_be_cut_is_refused_in_a_sentence(options, said):

@@ -237,7 +237,7 @@ def test_gradients_of_one_chunk_wait_where_its_microbatches_all_come_before_the_
 
 def test_torchtitan_gathers_keys_and_values_of_all_cp_ranks_at_once():
     plan = Plan(cp=4, dp=1, zero=3, recompute="full")
-    gathers, rings = (ranks_of(plan, cp_gathers=gathers)[0].activations for gathers in (True, False))
+    gathers, rings = (ranks_of(plan, context_parallel=way)[0].activations for way in ("all-gather", "ring"))
     assert gathers - rings == 2 * 4096 * 2 * LLAMA.hidden
 
 

@@ -180,7 +180,7 @@ def test_more_imbalance_is_never_faster_nor_smaller():
 
 def test_gathered_keys_and_values_are_waited_for_and_a_ring_hides_them():
     plan = Plan(cp=4, dp=2)
-    gathers = replace(DENSE, stack=replace(MEGATRON_CORE, cp_gathers=True))
+    gathers = replace(DENSE, stack=replace(MEGATRON_CORE, context_parallel="all-gather"))
     whole = 2 * 8 * 128 * 4096 * 2  # keys and values of 8 heads of 128, for all 4096 tokens, in 16 bits
     assert sent(gathers, plan, "cp", "forward") == whole
     # gathered again, and their gradients scattered

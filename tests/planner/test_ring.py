@@ -163,7 +163,7 @@ def test_keys_and_values_of_fp8_attention_go_round_as_they_were_cast_but_for_mxf
         assert (last.collective, last.bytes, last.share) == ("all_to_all", cp * block, 1 / cp)
     else:
         assert named(backward, "cp ring ends").bytes == 2 * block * 2
-    gathers = replace(stack, cp_gathers=True)
+    gathers = replace(stack, context_parallel="all-gather")
     _, _, backward, _ = LayerLists(LLAMA, Plan(cp=cp).share(job), gathers).unit("dense", "none")
     assert named(backward, "cp gather").bytes == cp * block * key_bytes
     assert named(backward, "cp scatter").bytes == cp * block * 2

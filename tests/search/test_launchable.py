@@ -89,7 +89,7 @@ def test_a_framework_is_judged_by_its_own_software_and_by_what_is_asked_for_besi
         assert launched_by(some, plan) == ["megatron", "torchtitan"]
     modules = replace(some, stack=replace(some.stack, selective=("mlp",)))
     assert launched_by(modules, selective) == ["megatron"]
-    ring = replace(some, stack=replace(find_stack("torchtitan"), cp_gathers=False))
+    ring = replace(some, stack=replace(find_stack("torchtitan"), context_parallel="ring"))
     assert launched_by(ring, context) == ["megatron"]
 
 

@@ -36,6 +36,10 @@ class Sizes:
         return self.cp > 1 and self.variant == "ring"
 
     @property
+    def exchanges_heads(self) -> bool:
+        return self.cp > 1 and self.variant == "all-to-all"
+
+    @property
     def tokens(self) -> int:
         return self.config.sequence // self.cp * self.batch
 
@@ -56,6 +60,11 @@ class Sizes:
     @property
     def kv_heads(self) -> int:
         return max(1, self.config.kv_heads // self.tp)
+
+    @property
+    def attending_kv_heads(self) -> int:
+        """Heads of keys of the rank's tokens, with the copies that a rank of few heads sends."""
+        return max(self.kv_heads, self.cp) if self.exchanges_heads else self.kv_heads
 
     @property
     def vocab(self) -> int:
@@ -138,6 +147,10 @@ def core(z: Sizes) -> Passes:
     keys, and once for each other, of whose pairs half are kept."""
     whole, tokens = z.config.sequence, z.config.sequence // z.cp
     pairs = z.batch * z.heads * whole * (whole + 1) // (2 * z.cp)
+    if z.exchanges_heads:
+        queries = z.elementwise("order heads", z.tokens * z.heads * z.config.head_dim, 2, 2)
+        keys = z.elementwise("order heads", z.tokens * z.attending_kv_heads * z.config.head_dim, 2, 2)
+        return in_order(queries, keys, keys, one_block(z, "", pairs), queries)
     if not z.rings:
         return one_block(z, "", pairs)
     others = z.batch * z.heads * tokens**2 // 2
@@ -220,7 +233,7 @@ def attention_saved(z: Sizes, selective: bool = False) -> dict[str, int]:
     rows, d, tokens = z.tokens * z.heads, z.config.head_dim, z.config.sequence // z.cp
     seen = tokens * (z.cp + 1) // 2 if z.variant == "ring" else z.config.sequence  # keys, in the mean
     saved = {"x": z.shard, "normed": z.normed, "q and mixed": 2 * rows * d}
-    saved["k and v"] = 2 * z.tokens * z.kv_heads * d
+    saved["k and v"] = 2 * z.tokens * z.attending_kv_heads * d
     if selective:
         return saved | ({"logsum": rows} if z.rings else {})
     return saved | {"probabilities": rows * seen} | ({"weights": z.cp * rows} if z.rings else {})

@@ -22,6 +22,7 @@ CONTEXT_MESHES = [
     Mesh(cp=2, dp=2),
     Mesh(cp=2, tp=2, dp=2),
 ]
+MANY_HEADS = replace(SMALL, heads=8)  # which an all-to-all cuts on all of these
 EXPERT_MESHES = [
     Mesh(),
     Mesh(dp=2),

@@ -91,7 +91,7 @@ def again_bytes(lists: LayerLists, kind: str):
 def gathered_keys_bytes(job: TrainingJob, plan: Plan, kind: str):
     """Bytes of the keys and values of all cp ranks (_AllGatherRotater in
     torch/distributed/tensor/experimental/_attention.py)."""
-    if not job.stack.cp_gathers or is_linear(kind):
+    if job.stack.context_parallel != "all-gather" or is_linear(kind):
         return 0.0
     return (plan.cp > 1) * lists_of(job, plan).attention.core.keys_and_values.gathered_keys_bytes
 
@@ -171,14 +171,23 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
     """Queries, keys, values, and what attention gives; where latent attention's come again from its ranks,
     those instead of them."""
     shape, tp = lists.shape, lists.share.tp
-    widths = (shape.heads + lists.kv_heads) * (shape.head_dim + shape.value_dim) / tp
+    widths = (shape.heads / tp + lists.attending_kv_heads) * (shape.head_dim + shape.value_dim)
     widths += 2 * shape.output_gate * shape.heads * shape.value_dim / tp
+    widths += keeps_heads_too(lists) * shape.heads * shape.value_dim / tp
     if from_ranks and shape.latent:
         ranks = (shape.latent.query_rank + shape.latent.kv_rank) * lists.rows_of_ranks / lists.share.rows
         widths = shape.heads * shape.value_dim / tp + ranks + shape.latent.rope_dim
     cast = input_bytes(lists) % lists.itemsize * shape.heads * shape.value_dim / tp  # of what attention gives
     kept = lists.share.rows * (widths * lists.itemsize + cast)
     return normed_bytes(lists, ATTENTION) + kept + mask_bytes(lists)
+
+
+def keeps_heads_too(lists: LayerLists):
+    """Whether fused attention keeps its result for a part of the heads, beside what goes into the next
+    product."""
+    stack = lists.stack
+    by_heads = stack.context_parallel == "all-to-all" and stack.flash and not stack.resends_heads
+    return by_heads * (lists.share.cp > 1)
 
 
 def linear_bytes(lists: LayerLists):

@@ -97,6 +97,13 @@ class LayerKernels:
         heads = self.shape.kv_heads
         return larger(heads, self.share.tp) if self.stack.copies_kv_heads else heads
 
+    @property
+    def attending_kv_heads(self):
+        """Heads of keys and values that a tp rank keeps for its tokens: cp ranks that attend with a part of
+        the heads each get one at least."""
+        heads = self.kv_heads / self.share.tp
+        return larger(heads, self.share.cp) if self.stack.context_parallel == "all-to-all" else heads
+
     def attention_matrices(self) -> tuple[Linear, ...]:
         """The matrices of attention, with the copies that tp ranks hold."""
         matrices = self.shape.attention()

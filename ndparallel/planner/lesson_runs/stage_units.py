@@ -102,7 +102,7 @@ class StageUnits:
             replace(self.mesh, pp=1),
             plan.micro_batch,
             self.sequence_parallel,
-            "all-gather" if stack.cp_gathers else "ring",
+            stack.context_parallel,
             stack.dtype,
             plan.recompute,
             stack.tp_parts,

@@ -29,8 +29,8 @@ class AttentionCore(LayerKernels):
     @cached_property
     def ring(self) -> MaskedAttention | None:
         """Blocks that bring their keys and values themselves."""
-        kernels = self.kernels
-        return kernels if isinstance(kernels, MaskedAttention) and not self.stack.cp_gathers else None
+        kernels, rings = self.kernels, self.stack.context_parallel == "ring"
+        return kernels if isinstance(kernels, MaskedAttention) and rings else None
 
     def forward(self) -> list:
         return self.ring.ring_forward() if self.ring else self.with_keys(self.kernels.forward(), False)

@@ -1,10 +1,12 @@
 """How keys and values come from the other cp ranks, and their gradients back.
 
 Idea   They go round a ring beside attention's kernels, their gradients too (Liu et al. 2310.01889), or are
-       gathered before it, and their gradients scattered behind it (Llama 3, 2407.21783, 3.3.2): the stack's
-       `cp_gathers` says which. A ring meets the blocks one by one: a fused kernel is then launched for each
-       of them, as fast as it is on so short a sequence, and its results are merged.
-Limit  What is merged is in 16 bits, in fp8 attention too.
+       gathered before it, and their gradients scattered behind it (Llama 3, 2407.21783, 3.3.2); or each rank
+       gets all tokens of a part of the heads, by all-to-alls (Ulysses, 2309.14509): the stack's
+       `context_parallel` says which. A ring meets the blocks one by one: a fused kernel is then launched for
+       each of them, as fast as it is on so short a sequence, and its results are merged.
+Limit  What is merged is in 16 bits, in fp8 attention too. Of an all-to-all the copies of one array are not
+       hidden beside another's messages.
 
 Glossary: see `ndparallel.planner.layers.attention.sizes`.
 """
@@ -36,10 +38,33 @@ class KeysAndValues(AttentionSizes):
 
     def around(self, core: list[Operation], backward: bool) -> list:
         """The core, with the keys and values of the cp ranks."""
-        if self.stack.cp_gathers:
+        if self.stack.context_parallel == "all-to-all":
+            return self.by_heads(core, backward)
+        if self.stack.context_parallel == "all-gather":
             return self.merged(core, backward) if self.stack.cp_merges else self.gathered(core, backward)
         merges = [self.ring_merges(backward)] * self.stack.flash
         return [*self.ring_hops(kernel_of(core), backward), *core, *merges]
+
+    def by_heads(self, core: list[Operation], backward: bool) -> list:
+        """Queries, keys and values of all tokens come for a part of the heads, and what is found goes to its
+        tokens; backward the gradients do, and, where it was not kept by heads too, the result comes again."""
+        keys = self.share.rows * self.attending_kv_heads * self.shape.head_dim
+        qkv, result = (self.query_elements, keys, keys), (self.value_elements,)
+        again = result if backward and self.stack.resends_heads else ()
+        come, go = (again + result, qkv) if backward else (qkv, result)
+        return [
+            *(item for elements in come for item in (self.order(elements), self.exchange(elements))),
+            *core,
+            *(item for elements in go for item in (self.exchange(elements), self.order(elements))),
+        ]
+
+    def exchange(self, elements) -> CollectiveOp:
+        return CollectiveOp("cp all_to_all", "all_to_all", "cp", elements * self.key_bytes)
+
+    def order(self, elements) -> Operation:
+        """The copies around an array's all-to-all."""
+        there, copies = self.share.cp > 1, self.stack.head_copies
+        return self.elementwise("order heads", there * elements, 2 * copies, there * copies)
 
     def gathered(self, core: list[Operation], backward: bool) -> list:
         size = self.keys_and_values_bytes

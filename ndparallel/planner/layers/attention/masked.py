@@ -30,7 +30,7 @@ class MaskedAttention(AttentionSizes):
     def kept(self, again: bool):
         """Numbers kept: all probabilities, where they do not come `again`, and round a ring what each block
         weighs, or the sum over all of them; of blocks off the diagonal no half that is masked is computed."""
-        if self.stack.cp_gathers:
+        if self.stack.context_parallel != "ring":
             return 0 if again else self.scores
         queries, others = self.share.rows * self.shape.heads / self.share.tp, self.blocks - 1
         mine = self.share.sequence / self.share.cp

@@ -33,12 +33,16 @@ class AttentionSizes(LayerKernels):
     @property
     def blocks(self):
         """Blocks of keys that a rank's queries meet one after another."""
-        return self.share.cp if self.stack.cp_merges or not self.stack.cp_gathers else 1
+        return self.share.cp if self.stack.cp_merges or self.stack.context_parallel == "ring" else 1
 
     @property
     def value_elements(self):
         """Elements of the values mixed for the rank's tokens."""
         return self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim
+
+    @property
+    def query_elements(self):
+        return self.share.rows * self.shape.heads / self.share.tp * self.shape.head_dim
 
     @property
     def keys_and_values_bytes(self):
