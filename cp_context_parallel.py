@@ -24,7 +24,7 @@ Glossary
     logsum        the logarithm of a query's sum of exponentials: how much its `mixed` weighs in a merge
     tile          the part of the causal mask where this GPU's queries meet a block
 
-Run     python cp_context_parallel.py    and with --gpus-per-node 1, --memory, --sweep (sequence, hiding)
+Run     python cp_context_parallel.py    and with --gpus-per-node 1, --sweep (sequence, hiding, ways)
 """
 
 import sys

@@ -8,10 +8,12 @@ Idea   DeepSpeed wraps a program that has the model. So the script writes the co
        parallelism (AutoTP) goes with every level of ZeRO (runtime/engine.py,
        _configure_tensor_parallel_states), and cuts no sequences. Experts (AutoEP) may be sharded as weights
        without it (_validate_zero3_moe_compatibility); with it they take neither ZeRO-3 nor a pipeline nor an
-       optimizer on the host (module_inject/auto_ep_folding.py, validate_folding_global). Whole layers are
+       optimizer on the host (module_inject/auto_ep_folding.py, validate_folding_global). Context parallelism
+       is Ulysses', beside data parallelism alone (runtime/sequence_parallel/parallel_state_sp.py), and beside
+       experts without ZeRO-3 (_validate_zero3_moe_compatibility). Whole layers are
        recomputed, or none (runtime/pipe/module.py, PipelineModule.forward). An optimizer on the host is
        ZeRO's (docs/_pages/config-json.md, Optimizer offloading).
-Limit  Its context parallelism (Ulysses) is another than ours; ZeRO++'s shards inside a node are left out.
+Limit  ZeRO++'s shards inside a node are left out.
 """
 
 import json
@@ -84,6 +86,10 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield f"It builds the pipeline itself: PipelineModule(layers, num_stages={plan.pp}{again})."
     elif plan.recompute == "full" and not by_transformers(job, plan):
         yield "It computes every layer again in the backward pass."
+    if plan.cp > 1:
+        by_trainer = f'ParallelismConfig(sp_backend="deepspeed", sp_size={plan.cp}) in TrainingArguments'
+        by_hand = f"UlyssesSPAttentionHF.register_with_transformers(sequence_parallel_size={plan.cp}, ...)"
+        yield f"It sets Ulysses up: {by_trainer if by_transformers(job, plan) else by_hand}."
     if plan.ep > 1:
         yield f"AutoEP knows the experts of {FOUND_EXPERTS}; those of others are named in expert_parallel."
     if job.adapters:
@@ -216,6 +222,18 @@ RULES = (
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & (plan.zero >= 2),
         lambda job, plan: deepspeed_lacks(f"ZeRO-{plan.zero} in a pipeline", "take --zero 0 or 1"),
+    ),
+    LaunchRule(
+        lambda job, plan: (plan.cp > 1) & ((plan.tp > 1) | (plan.pp > 1)),
+        lambda job, plan: deepspeed_lacks(
+            f"Ulysses over cp={plan.cp} beside tp={plan.tp} and pp={plan.pp}", "take --tp 1 --pp 1"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: (plan.cp > 1) & (plan.ep > 1) & (plan.zero == 3),
+        lambda job, plan: deepspeed_lacks(
+            f"ZeRO-3 of experts that ep ranks share beside Ulysses over cp={plan.cp}", "take --zero 0, 1 or 2"
+        ),
     ),
     LaunchRule(
         lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.zero == 3),

@@ -183,6 +183,7 @@ DEEPSPEED_DEGREES = {
     "tp": "tensor_parallel.autotp_size",
     "pp": "pipeline.stages",
     "ep": "expert_parallel.autoep_size",
+    "cp": "sequence_parallel_size",
 }
 DEEPSPEED_INTERVAL = "pipeline.activation_checkpoint_interval"
 TRANSFORMERS_MICRO = "per_device_train_batch_size"  # of transformers' TrainingArguments

@@ -30,6 +30,7 @@ TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the va
     "--activations-checkpoint-method": f"{fields.RECOMPUTE['full']} --recompute-method {{}}",
     "--activations-checkpoint-num-layers": "--recompute-num-layers {}",
     "--checkpoint-num-layers": "--recompute-num-layers {}",
+    "--ds-sequence-parallel-size": "--context-parallel-size {} --cp-comm-type a2a",  # Ulysses
     "--moe-expert-parallel-size": "--expert-model-parallel-size {}",
     "--moe-train-capacity-factor": "--moe-expert-capacity-factor {}",
     "--pp-partition-method type:transformer|embedding": (
@@ -60,7 +61,6 @@ NOT_MODELLED = {
 # what --deepspeed switches on, and Megatron-DeepSpeed's defaults for a model with experts
 ZERO_STAGES = {f"--zero-stage {stage}": words for stage, words in fields.ZERO.items()}
 EXPERTS = ["--topk", "1", "--expert-interval", "2"]
-ULYSSES = "--ds-sequence-parallel-size"
 
 
 def with_defaults(words: Sequence[str]) -> list[str]:
@@ -74,11 +74,6 @@ def with_defaults(words: Sequence[str]) -> list[str]:
 def translated(flag: str, values: list[str], deepspeed: bool) -> Iterator[Flag] | None:
     """A fork's flag as Megatron-Core's, in the order that counts; None for one that is no fork's. Raises
     UserError for what the planner has not got."""
-    if flag == ULYSSES and values != ["1"]:
-        raise UserError(
-            f"{flag} {' '.join(values)[:40]} is DeepSpeed's Ulysses, which cannot be priced here: the "
-            "planner's cp passes keys and values on."
-        )
     if flag == "--transformer-type" and values[:1] == ["huggingface"]:
         raise UserError(
             f"{flag} huggingface takes its model from transformers, and not from these flags: give its "

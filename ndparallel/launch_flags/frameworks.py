@@ -107,7 +107,6 @@ DEEPSPEED = Framework(
     deepspeed.emit_deepspeed,
     can_launch=lambda: {
         "schedule": tuple(names_in("deepspeed")),
-        "cp": (1,),
         "shards": (0,),
         "recompute": ("none", "full"),
         "sequence_parallel": (False,),

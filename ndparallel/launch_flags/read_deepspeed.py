@@ -4,7 +4,7 @@ Idea   Its configuration (deepspeed_settings.py) says how states are sharded, wh
        parallelism there is, and the batch. The program's arguments may name the model, its sequences, and
        recomputation, as transformers' and TRL's do.
 Limit  What only the program knows is given beside the file (--model, --sequence, --set NAME=VALUE). Stages of
-       a pipeline are read where the configuration names them. Ulysses' sequence parallelism is refused.
+       a pipeline are read where the configuration names them.
 """
 
 from collections.abc import Mapping
@@ -94,30 +94,36 @@ def sequence_of(words: Configuration, given: int | None) -> int:
 def plan_from(settings: Settings, words: Configuration, gpus: int) -> Plan:
     """The plan that the configuration lays out. Raises UserError for degrees that do not divide the GPUs, or
     GPUs that nobody names."""
-    refuse_ulysses(words)
-    refuse_ulysses({ULYSSES[0]: settings.number(ULYSSES[0])})
     if not gpus:
         raise UserError("how many GPUs? Its configuration does not say it: add --gpus.")
     tp = max(1, settings.number(DEGREES["tp"], 0))
     pp = 1 if settings.text(DEGREES["pp"]) == "auto" else settings.number(DEGREES["pp"])
-    if gpus % (tp * pp):
-        raise UserError(f"tp {tp} x pp {pp} does not divide {gpus} GPUs: change one.")
+    cp = ulysses(settings, words)
+    if gpus % (tp * pp * cp):
+        beside = f" x {DEGREES['cp']} {cp}" * (cp > 1)
+        raise UserError(f"tp {tp} x pp {pp}{beside} does not divide {gpus} GPUs: change one.")
     ep = settings.number(DEGREES["ep"]) if settings.switch("expert_parallel.enabled") else 1
     plan = Plan(
         tp=tp,
         pp=pp,
-        dp=gpus // (tp * pp),
+        dp=gpus // (tp * pp * cp),
         ep=ep,
+        cp=cp,
         zero=settings.number(STAGE, 0),
         recompute=recompute(settings, words, pp),
     )
     return replace(plan, micro_batch=micro_batch(settings, plan))
 
 
-def refuse_ulysses(words: Configuration) -> None:
-    for name in ULYSSES:
-        if words.get(name, 1) not in (0, 1):
-            raise UserError(f"{name}: Ulysses' sequence parallelism is not priced; leave it out.")
+def ulysses(settings: Settings, words: Configuration) -> int:
+    """Ranks that share a sequence: as the configuration says, or the program's arguments. Raises UserError
+    where the two differ."""
+    named = {name: words[name] for name in ULYSSES if type(words.get(name)) is int and words[name] > 1}
+    key = settings.number(DEGREES["cp"])
+    for name, degree in named.items():
+        if key not in (1, degree):
+            raise UserError(f"--{name} {degree} differs from {DEGREES['cp']} = {key}: change one.")
+    return max(key, *named.values(), 1)
 
 
 def recompute(settings: Settings, words: Configuration, pp: int) -> str:

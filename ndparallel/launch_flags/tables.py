@@ -106,6 +106,8 @@ DEEPSPEED_OTHERS = {
     "software": {
         "software": "(none: deepspeed or deepspeed-2021; others refused)",
         "attention": PROGRAM,
+        "context_parallel = all-to-all": DEFAULT,
+        **dict.fromkeys(("context_parallel = ring", "context_parallel = all-gather"), REFUSED),
         "overlap = dp": f"{fields.DEEPSPEED_BESIDE} = true",
         "overlap, others": DEFAULT,
         "etp = 1": DEFAULT,
@@ -116,7 +118,6 @@ DEEPSPEED_OTHERS = {
     },
     "plan": {
         "dp": "(none: what the other degrees leave)",
-        "cp": REFUSED,
         "ep > 1": "expert_parallel.enabled = true",
         "micro_batch": f"{fields.DEEPSPEED_MICRO} = N",
         "schedule = 1f1b": DEFAULT,

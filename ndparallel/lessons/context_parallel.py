@@ -1,19 +1,24 @@
-"""CP: what to notice, and its sweeps over the length of the sequence: against TP, and of the ring alone."""
+"""CP: what to notice, and its sweeps: over the length of the sequence against TP and of the ring alone, and
+over the GPUs of all three ways."""
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.registry import full_name, load
 from ndparallel.lessons.runner import Runner, entry_of
-from ndparallel.lessons.sweeps import NOTHING_FITS, Row, sweep_row
+from ndparallel.lessons.sweeps import NOTHING_FITS, Row, fitting, sweep_row
+from ndparallel.parallel.divisibility import divisors
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.measure import breakdown
 from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
 RINGS = ("attention, ring in order", "attention, ring zigzag", "attention, overlapped")
+WAYS = ("CP gathered", "CP Ulysses", "CP")
+WAY = ("step_seconds", "exposed share", "sent_bytes", "memory_bytes")
 AGAINST_TP = ("step_seconds", "exposed share", "memory_bytes")
 
 
@@ -150,4 +155,28 @@ def hiding(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     return Sweep("Attention alone on 4 GPUs, each in a node of its own", rows, sentence)
 
 
-SWEEPS = {"sequence": against_tp, "hiding": hiding}
+def ways(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Share the same sequences among more and more GPUs, in each of the three ways."""
+    rows = [
+        sweep_row(runner, entry_of(lesson.strategy(name), job, gpus), WAY, way=name, GPUs=gpus)
+        for name in WAYS
+        for gpus in divisors(job.model.heads)[1:]
+    ]
+    return Sweep(f"Three ways of context parallelism, with {job.model.heads} heads", rows, least_sent(rows))
+
+
+def least_sent(rows: list[Row]) -> str:
+    """Say which way sends least on the most GPUs that all run on, and which is the fastest there."""
+    most = [row for row in fitting(rows) if row["GPUs"] == rows[-1]["GPUs"]]
+    if not most:
+        return NOTHING_FITS
+    least, fastest = min(most, key=itemgetter("sent_bytes")), min(most, key=itemgetter("step_seconds"))
+    also = "it is the fastest, too" if fastest is least else f"{fastest['way']} is the fastest"
+    return (
+        f"On {most[0]['GPUs']} GPUs {least['way']} sends least, and {also}. In attention a GPU gets the keys "
+        "and values of all other tokens, gathered or round a ring. By Ulysses it sends what is of its own "
+        "tokens, which are fewer with every GPU; but there are no more GPUs than heads."
+    )
+
+
+SWEEPS = {"sequence": against_tp, "hiding": hiding, "ways": ways}

@@ -175,6 +175,10 @@ DEEPSPEED = replace(
     dp_overlap_by_zero=True,
     sharding="deepspeed",
     sequence_parallel=False,
+    # Ulysses: UlyssesSPAttentionHF in deepspeed/runtime/sequence_parallel/ulysses_sp.py
+    context_parallel="all-to-all",
+    resends_heads=False,
+    shares_kv_heads=True,
 )
 # The lessons' own layers (ndparallel/model); tests/ladder/test_rung3_lists.py holds these switches to them
 POCKET = Stack(

@@ -16,7 +16,9 @@ The rules for what is not stated
     what tp does not cut  heads, MLP and vocabulary are padded; Megatron's vocabulary to 128 for each tp rank
     dp                    what the GPUs leave
     sequence parallelism  used with tensor parallelism by Megatron-Core, NeMo and torchtitan; a number above 1
-                          without tensor parallelism is Ulysses', and taken as context parallelism
+                          without tensor parallelism is Ulysses': context parallelism by heads
+    context parallelism   what `cp_comm_type` says (p2p, all_gather, a2a), else the software's own; a ring
+                          where the ranks cannot share the heads
     ZeRO                  3 where the framework is one that shards weights, else 0; 2 in a pipeline is 1, for
                           gradients are reduced with the last microbatch (backward_maybe_with_nosync in
                           torch/distributed/pipelining/stage.py), but for Megatron-FSDP's
@@ -77,7 +79,7 @@ from ndparallel.validation.hardware import hardware_of, number_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
 from ndparallel.validation.microbatch import least_recomputation, states_microbatch, usual_microbatch
 from ndparallel.validation.model import shape_of
-from ndparallel.validation.plan import degrees_of, global_batch, in_groups, plan_of
+from ndparallel.validation.plan import degrees_of, global_batch, in_groups, plan_of, sharing_sequences
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.validation.software import capacity_of, framework_of, stack_of
 from ndparallel.validation.words import (
@@ -142,7 +144,7 @@ def express(run: Mapping[str, Any]) -> Case:
     degrees, hardware, stack = degrees_of(run), hardware_of(run["hardware"]), stack_of(run)
     shape, framework = shape_of(run, degrees["tp"], stack), framework_of(run)
     stated = plan_of(run, degrees, shape, stack, hardware.gpus_per_node)
-    job = job_of(run, shape, hardware, stack, stated)
+    job = job_of(run, shape, hardware, sharing_sequences(stack, run["parallel"], shape, degrees), stated)
     plan = completed(stated, job, run)
     refuse_impossible(job, plan)
     seconds, part = measured_seconds(run["measured"], job, plan)

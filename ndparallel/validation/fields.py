@@ -24,6 +24,7 @@ from ndparallel.validation.words import (
     SOFTWARE,
     as_text,
     bits_named,
+    context_parallel_named,
     recompute_named,
     schedule_named,
     stage_named,
@@ -133,6 +134,7 @@ FIELDS: Mapping[str, Mapping[str, Kind]] = {  # of a run itself (""), and of its
     "parallel": {
         **dict.fromkeys(("tp", "pp", "dp", "cp", "ep", "vp", "etp"), WHOLE),
         "sp": SP,
+        "cp_comm_type": words(context_parallel_named, "p2p", "all_gather", "a2a"),
         "zero": words(zero_known, "0", "1", "2", "3"),
         **dict.fromkeys(("shards", "dp_shard", "hsdp_shard"), SHARDS),
         "schedule": words(schedule_named, *RECIPES),

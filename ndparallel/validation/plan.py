@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.parallel.divisibility import head_rules
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
@@ -16,7 +17,13 @@ from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import Stack
 from ndparallel.validation.hardware import number_in, numbers_in
 from ndparallel.validation.software import framework_of, recomputed
-from ndparallel.validation.words import recompute_of, schedule_named, shards_of, zero_stage
+from ndparallel.validation.words import (
+    context_parallel_named,
+    recompute_of,
+    schedule_named,
+    shards_of,
+    zero_stage,
+)
 
 AXES = ("tp", "pp", "dp", "ep", "cp")
 TWO_CHUNKS = "titan"  # frameworks that cut a pipeline rank in two where nobody says otherwise
@@ -27,15 +34,33 @@ def degrees_of(run: Mapping[str, Any]) -> dict[str, int]:
     no whole number."""
     parallel, gpus = run["parallel"], run.get("gpus")
     degrees = {axis: int(number_in(parallel.get(axis))) or 1 for axis in AXES}
-    ulysses = parallel.get("sp")
-    if not isinstance(ulysses, bool) and number_in(ulysses) > 1 and degrees["tp"] == 1:
-        degrees["cp"] *= int(number_in(ulysses))
+    degrees["cp"] *= ulysses_ranks(parallel)
     others = degrees["tp"] * degrees["pp"] * degrees["cp"]
     if gpus and gpus % others:
         raise UserError(
             f"tp*pp*cp = {others} does not divide the run's {gpus} GPUs: dp would be no whole number."
         )
     return degrees | ({"dp": gpus // others} if gpus else {})
+
+
+def ulysses_ranks(parallel: Mapping[str, Any]) -> int:
+    """Return how many ranks share a sequence by heads: a number in place of true or false, without tp."""
+    ranks = parallel.get("sp")
+    return 1 if isinstance(ranks, bool) or number_in(parallel.get("tp")) > 1 else int(number_in(ranks)) or 1
+
+
+def sharing_sequences(
+    stack: Stack, parallel: Mapping[str, Any], shape: ModelShape, degrees: dict[str, int]
+) -> Stack:
+    """Return the stack with the run's way of sharing sequences: as stated, or its own; a ring where the ranks
+    cannot share the heads."""
+    ulysses, stated = ulysses_ranks(parallel) > 1, context_parallel_named(parallel.get("cp_comm_type"))
+    way = stated or ("all-to-all" if ulysses else stack.context_parallel)
+    copies, ranks = stack.shares_kv_heads or ulysses, degrees["tp"] * degrees["cp"]
+    rules = head_rules("tp*cp", shape.heads, shape.kv_heads, copies)
+    shared = not shape.latent and all(rule.holds(ranks) for rule in rules)
+    way = way if shared or way != "all-to-all" else "ring"
+    return replace(stack, context_parallel=way, shares_kv_heads=copies)
 
 
 def plan_of(

@@ -81,7 +81,7 @@ def changed(**fields) -> dict:
 
 @given(
     st.sampled_from(["llama-3-8b", "qwen3-30b-a3b"]).map(preset) | hybrids(preset("qwen3.5-27b")),
-    st.sampled_from([(1, 1), (2, 1), (8, 1), (1, 2), (1, 4)]),
+    st.sampled_from([(1, 1, 1), (2, 1, 1), (8, 1, 1), (1, 2, 1), (1, 4, 1), (1, 1, 2), (1, 1, 8)]),
     st.sampled_from([1, 2, 8]),
     st.sampled_from([0, 1, 2, 3]),
     st.sampled_from([1, 2]),
@@ -90,10 +90,11 @@ def changed(**fields) -> dict:
     st.sampled_from(["fp32", "8bit"]),
 )
 def test_what_is_written_is_read_back(shape, cuts, ep, zero, micro_batch, recompute, offload, moments):
-    tp, pp = cuts
+    tp, pp, cp = cuts
     plan = Plan(
         tp=tp,
         pp=pp,
+        cp=cp,
         dp=16,
         ep=ep if shape.experts else 1,
         zero=zero,
@@ -554,7 +555,8 @@ def test_every_setting_that_changes_a_step_and_is_not_modelled_is_said():
         (changed(zero_stage=4), {}, "zero is 4"),
         (changed(zero_reduce_bucket_size=0), {}, "reduce_bucket_size = 0: give a number from 1 on, or auto"),
         (changed(bf16={"enabled": "yes"}), {}, "bf16.enabled = 'yes'"),
-        (changed(sequence_parallel_size=2), {}, "Ulysses"),
+        (changed(sequence_parallel_size=3), {}, "sequence_parallel_size 3 does not divide 8 GPUs"),
+        (changed(sequence_parallel_size="2"), {}, "sequence_parallel_size = '2': give a whole number"),
         (ZERO_3 | {"zero_optimization": 3}, {}, "zero_optimization = 3: it is a table"),
         (ZERO_3 | {"bf16": True}, {}, "bf16 = True: it is a table"),
         (ZERO_3 | {"optimizer": ["Adam"]}, {}, "optimizer = \\['Adam'\\]: it is a table"),
@@ -687,9 +689,32 @@ def test_a_configuration_that_accelerates_file_names_is_deepspeeds_and_takes_wha
         "deepspeed train.py --deepspeed zero3 --sequence_parallel_size 2",
     ],
 )
-def test_ulysses_of_accelerate_and_of_a_program_is_refused(config):
-    with pytest.raises(UserError, match="Ulysses"):
-        read(config, variables={"per_device_train_batch_size": "1"})
+def test_ulysses_of_accelerate_and_of_a_program_is_context_parallelism_by_heads(config):
+    found = read(config, variables={"per_device_train_batch_size": "1"})
+    assert (found.plan.cp, found.plan.dp, found.job.stack.context_parallel) == (2, 4, "all-to-all")
+
+
+def test_two_sizes_of_ulysses_are_told():
+    config = changed(sequence_parallel_size=2)
+    with pytest.raises(UserError, match="--sequence_parallel_size 4 differs from sequence_parallel_size = 2"):
+        read(config, variables={"sequence_parallel_size": "4"})
+
+
+def test_ulysses_goes_with_data_parallelism_alone_and_with_experts_but_not_their_zero_3():
+    for plan, said in (
+        (Plan(tp=2, cp=2, dp=2, zero=1), "no Ulysses over cp=2 beside tp=2 and pp=1; take --tp 1 --pp 1"),
+        (Plan(ep=2, cp=2, dp=4, zero=3), "ZeRO-3 of experts that ep ranks share beside Ulysses over cp=2"),
+    ):
+        job = job_of("mixtral-8x7b" if plan.ep > 1 else "llama-3-8b")
+        with pytest.raises(UserError, match=said):
+            emit_deepspeed(job, plan)
+
+
+def test_a_program_of_its_own_is_told_how_to_set_ulysses_up():
+    job, plan = job_of("llama-3-8b"), Plan(cp=4, dp=2, zero=3)
+    script = emit_deepspeed(job, plan)
+    assert '"sequence_parallel_size": 4' in script
+    assert 'ParallelismConfig(sp_backend="deepspeed", sp_size=4)' in script
 
 
 LLAMA_FACTORY = """

@@ -379,9 +379,9 @@ def test_megatron_deepspeed_has_experts_in_every_second_layer_and_one_for_a_toke
     assert chosen and chosen.top_k == 2 and not chosen.dense_layers
 
 
-def test_ulysses_is_refused_and_not_read_as_context_parallelism():
-    with pytest.raises(UserError, match="--ds-sequence-parallel-size 4 is DeepSpeed's Ulysses"):
-        read(f"{LINE} --ds-sequence-parallel-size 4")
+def test_ulysses_of_megatron_deepspeed_is_context_parallelism_by_heads():
+    found = read(f"{LINE} --ds-sequence-parallel-size 4")
+    assert (found.plan.cp, found.job.stack.context_parallel) == (4, "all-to-all")
 
 
 def test_the_command_line_takes_settings_and_arguments(tmp_path, capsys):

@@ -135,3 +135,22 @@ def test_cp_beats_tp_from_some_length_on_and_needs_more_memory_only_for_short_se
     ]
     heavier = [row["CP_memory_bytes"] > row["TP_memory_bytes"] for row in rows]
     assert heavier == sorted(heavier, reverse=True) and heavier[0] and not heavier[-1]
+
+
+def test_on_two_nodes_ulysses_sends_less_than_a_ring_and_is_faster_though_nothing_hides_it():
+    ring, heads, gathered = (measured(LESSON, name, JOB, 8) for name in ("CP", "CP Ulysses", "CP gathered"))
+    assert heads.step_seconds * 1.02 < ring.step_seconds < gathered.step_seconds
+    assert heads.bytes_sent_per_gpu < ring.bytes_sent_per_gpu
+    assert heads.exposed_communication_seconds > ring.exposed_communication_seconds
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_in_attention_ulysses_sends_what_is_of_a_gpus_own_tokens(gpus):
+    """Queries, keys, values and results, and their gradients, of 1/p of the tokens, less the part that stays;
+    keys and values with as many copies as give every GPU a head. The gradients of all weights come on top."""
+    model = JOB.model
+    width = 2 * model.heads + 2 * max(model.kv_heads, gpus)
+    attention = 2 * model.layers * TOKENS / gpus * width * model.head_dim * 4 * (gpus - 1) / gpus
+    results = run(strategy(LESSON, "CP Ulysses"), JOB, gpus)
+    averaged = bytes_sent(run(strategy("1d_data_parallel", "DDP overlapped"), JOB, gpus)[0].events)
+    assert bytes_sent(results[0].events) == attention + averaged

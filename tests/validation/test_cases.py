@@ -510,6 +510,24 @@ def test_a_model_with_windows_of_another_depth_goes_on_with_its_pattern(layers):
     assert kinds == ["window-experts", "experts"] * (layers // 2)
 
 
+@pytest.mark.parametrize(
+    ("parallel", "degree", "way"),
+    [
+        ({}, 2, "ring"),
+        ({"cp_comm_type": "a2a"}, 2, "all-to-all"),
+        ({"cp_comm_type": "all_gather"}, 2, "all-gather"),
+        ({"cp_comm_type": "a2a+p2p"}, 2, "ring"),
+        ({"cp_comm_type": "a2a", "cp": 4, "pp": 2}, 4, "ring"),  # 8 heads of keys, and tp 4
+        ({"tp": 1, "cp": 1, "sp": 16}, 16, "all-to-all"),  # with two copies of each head of keys
+        ({"tp": 1, "cp": 1, "sp": 8}, 8, "all-to-all"),
+        ({"sp": 8}, 2, "ring"),  # with tp it is Megatron's
+    ],
+)
+def test_a_sequence_is_shared_as_stated_where_its_heads_can_be(parallel, degree, way):
+    case = express(changed(LLAMA_70B, parallel={"dp": None, **parallel}))
+    assert (case.plan.cp, case.job.stack.context_parallel) == (degree, way)
+
+
 def test_experts_are_cut_by_tp_in_megatron_core_unless_etp_or_the_dispatcher_says_otherwise():
     """megatron/core/parallel_state.py: expert_tensor_parallel_size is that of tp by default."""
     assert express(GROK).job.stack.cuts_experts
