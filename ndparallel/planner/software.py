@@ -116,6 +116,8 @@ TORCHTITAN = replace(
     cp_gathers=True,
     cp_merges=True,
     shards_over_one="always",
+    offloads_together=True,
+    prefetches_alone=False,
 )
 TORCHTITAN_COMPILED = replace(
     TORCHTITAN, name="torchtitan-compiled", fusion="compiled", launching="compiled", small_kernels=""
@@ -174,6 +176,8 @@ DEEPSPEED = replace(
     pp_in_turn=True,
     dp_overlap_by_zero=True,
     sharding="deepspeed",
+    offloads_together=False,
+    prefetches_alone=True,
     sequence_parallel=False,
 )
 # The lessons' own layers (ndparallel/model); tests/ladder/test_rung3_lists.py holds these switches to them
