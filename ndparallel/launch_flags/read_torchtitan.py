@@ -140,8 +140,13 @@ def job_from(settings: TorchtitanSettings, shape: ModelShape, hardware: Hardware
         batch,
         dtype=dtype_from(settings, shape),
         half=settings.word("training.dtype", {"bfloat16": True, "float32": False}),
-        offload=TOGETHER if plan.zero == 3 and settings.switch(fields.TITAN_HOST) else (),
+        offload=TOGETHER if plan.zero == 3 and asks_for_host(settings) else (),
     )
+
+
+def asks_for_host(settings: TorchtitanSettings) -> bool:
+    """Whether the host keeps all states."""
+    return fields.TITAN_HOST in settings.given and settings.switch(fields.TITAN_HOST)
 
 
 def stack_from(settings: TorchtitanSettings, shape: ModelShape, plan: Plan) -> Stack:
@@ -211,7 +216,7 @@ def notes_on_the_step(settings: TorchtitanSettings, job: TrainingJob, plan: Plan
         )
     if plan.pp > 1 and settings.value(RESHARD) == "always":
         yield f"{RESHARD} always is not modelled in a pipeline: gathered weights stay whole."
-    if settings.switch(fields.TITAN_HOST) and not job.offload:
+    if asks_for_host(settings) and not job.offload:
         yield f"{fields.TITAN_HOST} without ZeRO-3 is not modelled: all states stay on the GPU."
     if plan.zero == 3 and plan.shards and settings.value(RESHARD) == "never":
         yield f"{RESHARD} never is not modelled with replicas: weights are gathered twice."

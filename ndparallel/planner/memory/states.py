@@ -3,8 +3,8 @@
 Cost   Mixed precision: 2 bytes for a weight, 2 or 4 for its gradient, 12 for the optimizer (weight and two
        moments in float32). Moments may be kept in fewer bits, the optimizer on the host; of a frozen model
        only the adapters have gradients and optimizer.
-Limit  Of the host's memory states alone are counted, as large as they would be on the GPU. The copy on the GPU
-       of a shard that is on its way to its gather is not counted, but PyTorch's from the host.
+Limit  Of the host's memory states alone are counted, as large as they would be on the GPU. Of shards that are
+       on their way to a gather only those that PyTorch copies from the host are.
 
 Glossary
     held      parameters on a GPU, in numbers of 16 bits: (shared by all of dp, of its experts)

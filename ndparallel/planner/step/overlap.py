@@ -40,8 +40,8 @@ class BucketCost:
     reduce: Sequence[CollectiveOp]
     gather: Sequence[CollectiveOp] = ()
     shared: Sequence[CollectiveOp] = ()  # over tp, before the gradients are reduced
-    added: Sequence[Item] = ()  # what adds reduced gradients to those of microbatches before
     whole_bytes: tuple[float, float] = (0, 0)
+    added: Sequence[Item] = ()  # what adds reduced gradients to those of microbatches before
 
     def forward(self, streams: StreamClock) -> None:
         streams.phase = "forward"
