@@ -5,7 +5,7 @@ Idea   All are bound by memory: so many bytes for each parameter (ndparallel.pla
        step on the host takes its transfers and the host's own seconds instead; behind one on the GPU weights
        that are on the host are copied there (_reassign_or_swap_out_partitioned_parameters in
        deepspeed/runtime/zero/stage3.py).
-Limit  See optimizer_kernels.py.
+Limit  See optimizer_kernels.py. Copies to the host's memory take no longer where it is not pinned.
 
 Glossary
     shared, experts   parameters: those that all of a dp group's ranks hold, those of experts; numbers, or
