@@ -522,8 +522,8 @@ def test_fsdp2s_host_takes_the_norm_clips_and_steps():
 
 
 def test_over_one_rank_fsdp2s_weights_come_in_the_stream_that_computes_and_gradients_go_beside_it():
-    """Two copies of the weights are waited for, and of gradients the last; of the head's what the next layer's
-    weights do not hide."""
+    """Two copies of the weights are waited for, and of gradients the last; of the head's what the next
+    layer's weights do not hide."""
     away = on_torchs_host(batch=1)
     up, layer = (4 * number / 1e9 for number in (P, sum(elements_of(away, Plan(), "dense"))))
     last = head = 4 * TABLE / 1e9
