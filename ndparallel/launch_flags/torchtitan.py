@@ -186,8 +186,8 @@ def refuse_other_states(job: TrainingJob) -> None:
             f"its {fields.TITAN_HOST} moves weights and gradients too: take --offload optimizer,weights with "
             "--zero 3, or leave --offload out",
         )
-    kept = () if job.offload == TOGETHER else job.offload
-    if words := state_words(replace(job, half=False, offload=kept)):
+    others = tuple(word for word in job.offload if word not in TOGETHER)
+    if words := state_words(replace(job, half=False, offload=others)):
         raise torchtitan_lacks(" or ".join(words), "leave that out")
     if job.capacity_factor is not None:
         raise torchtitan_lacks("capacity factor", "leave --capacity-factor out")

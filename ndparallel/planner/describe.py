@@ -90,7 +90,7 @@ def state_words(job: TrainingJob) -> list[str]:
         f"on {', '.join(lora.matrices) if lora else ''}": lora and lora.matrices,
         "all states in 16 bits": job.half,
         f"moments in {job.moments.replace('8bit', '8 bits')}": job.moments != "fp32",
-        f"{' and '.join(offloaded)} on the host": offloaded,
+        f"{listed(offloaded)} on the host": offloaded,
     }
     return [word for word, holds in words.items() if holds]
 
