@@ -20,6 +20,7 @@ from ndparallel.planner.options import job_and_plan, with_defaults
 from ndparallel.planner.prediction import Prediction, prediction_of, workload_of
 from ndparallel.planner.stages import ENDS, has_experts
 from ndparallel.planner.state_options import add_state_options
+from ndparallel.planner.step.step import HOST
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
@@ -125,13 +126,20 @@ def busiest(job: TrainingJob, plan: Plan, unit: str) -> str:
 
 
 def not_listed(found: Prediction, unit: str) -> list[str]:
-    """Say what a step waits for gradients and sharded weights, which travel beside whole passes."""
-    waits = float(found.step.breakdown["dp"])
-    if unit == "optimizer" or waits < NEGLIGIBLE * found.seconds:
+    """Say what a step waits for gradients and sharded weights, which travel beside whole passes, and for a
+    host that adds up gradients."""
+    if unit == "optimizer":
         return []
     whose = f"pipeline rank {found.step.rank}" if found.plan.pp > 1 else "a GPU"
     step = si(found.seconds, "s")
-    return [f"What dp sends is in no list: {whose} waits {si(waits, 's')} for it in a step of {step}."]
+    waits = {"What dp sends": float(found.step.breakdown["dp"])}
+    if found.job.states_away and not found.job.activations_away:
+        waits["What the host adds up of gradients"] = float(found.step.breakdown.get(HOST, 0.0))
+    return [
+        f"{what} is in no list: {whose} waits {si(seconds, 's')} for it in a step of {step}."
+        for what, seconds in waits.items()
+        if seconds >= NEGLIGIBLE * found.seconds
+    ]
 
 
 def explained(rows: FrameworkRows | ExecutedRows, unit: str) -> dict[str, list[Row]]:

@@ -206,7 +206,8 @@ def of_accelerate(
 ) -> DeepspeedJob:
     """What options of `accelerate launch` stand for. Raises UserError for another way than DeepSpeed."""
     if (way := str(options.get("distributed_type", "DEEPSPEED"))) != "DEEPSPEED":
-        raise UserError(f"distributed_type {brief(way)} is not read, only DEEPSPEED.")
+        instead = ": plan it by options, as --software pytorch --zero 3" * (way == "FSDP")
+        raise UserError(f"distributed_type {brief(way)} is not read, only DEEPSPEED{instead}.")
     config = {key: read_value(str(options[name])) for name, key in OF_ACCELERATE.items() if name in options}
     if file := options.get("deepspeed_config_file"):
         own = named(str(file), folder, documents)

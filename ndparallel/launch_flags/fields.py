@@ -165,6 +165,7 @@ TITAN_DEGREES = {
     "cp": "parallelism.context_parallel_degree",
     "ep": "parallelism.expert_parallel_degree",
 }
+TITAN_HOST = "training.enable_cpu_offload"  # of all states
 TITAN_RESHARD = {2: "never", 3: "always"}  # after the forward pass, by ZeRO's stage
 TITAN_RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 

@@ -34,7 +34,7 @@ from ndparallel.launch_flags.torchtitan_settings import (
     of_words,
     renamed,
 )
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
@@ -53,7 +53,6 @@ DTYPES = {  # of the layers' matmuls, by the converter that makes them
 EXPERTS_TOO = ("Float8GroupedExpertsConverter", "MXFP8GroupedExpertsConverter")
 DISPATCHERS = {"None": "alltoall", "standard": "alltoall", "deepep": "deepep", "hybridep": "hybridep"}
 NOT_MODELLED = {  # settings: what is priced without a word, and what in place of others
-    "training.enable_cpu_offload": ((False,), "all states stay on the GPU"),
     "training.mixed_precision_param": (("bfloat16",), "layers compute in bfloat16"),
     "parallelism.pipeline_parallel_schedule_csv": (("", None), "the schedule is that of its name"),
     "parallelism.enable_fsdp_symm_mem": ((False,), "FSDP's messages are NCCL's"),
@@ -141,7 +140,13 @@ def job_from(settings: TorchtitanSettings, shape: ModelShape, hardware: Hardware
         batch,
         dtype=dtype_from(settings, shape),
         half=settings.word("training.dtype", {"bfloat16": True, "float32": False}),
+        offload=TOGETHER if plan.zero == 3 and asks_for_host(settings) else (),
     )
+
+
+def asks_for_host(settings: TorchtitanSettings) -> bool:
+    """Whether the host keeps all states."""
+    return fields.TITAN_HOST in settings.given and settings.switch(fields.TITAN_HOST)
 
 
 def stack_from(settings: TorchtitanSettings, shape: ModelShape, plan: Plan) -> Stack:
@@ -211,5 +216,7 @@ def notes_on_the_step(settings: TorchtitanSettings, job: TrainingJob, plan: Plan
         )
     if plan.pp > 1 and settings.value(RESHARD) == "always":
         yield f"{RESHARD} always is not modelled in a pipeline: gathered weights stay whole."
+    if asks_for_host(settings) and not job.offload:
+        yield f"{fields.TITAN_HOST} without ZeRO-3 is not modelled: all states stay on the GPU."
     if plan.zero == 3 and plan.shards and settings.value(RESHARD) == "never":
         yield f"{RESHARD} never is not modelled with replicas: weights are gathered twice."

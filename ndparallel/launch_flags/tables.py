@@ -58,7 +58,9 @@ TITAN_OTHERS = {
         "dtype = fp8-row": "model_spec, with a Float8LinearConverter; others (refused)",
         "half": 'training.dtype = "bfloat16"',
         "routing_imbalance": "(none: no key sets it)",
-        **dict.fromkeys(("moments", "offload", "offload_share", "lora", "qlora", "lora_on"), REFUSED),
+        "offload = optimizer, weights": f"{fields.TITAN_HOST} = True",
+        "offload, others": REFUSED,
+        **dict.fromkeys(("moments", "offload_share", "lora", "qlora", "lora_on"), REFUSED),
         "capacity_factor": REFUSED,
     },
     "software": {

@@ -24,7 +24,7 @@ from ndparallel.launch_flags.rules import LaunchRule, is_none_of, refuse
 from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, Flavor, flavor_of, torchtitan_lacks
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.describe import state_words
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.software import TORCHTITAN, find_stack
 from ndparallel.planner.stages import split_of
@@ -65,6 +65,11 @@ def header(job: TrainingJob, plan: Plan, found: Flavor) -> Iterator[str]:
         "it as plan.py; launch it with"
     )
     yield f"torchrun {torchrun_nodes(job, plan)} -m torchtitan.train --module plan --config plan"
+    if job.states_away:
+        yield (
+            "The host steps, and torchrun gives each process one thread for it: set OMP_NUM_THREADS to the "
+            "host's cores for each GPU."
+        )
     if found.assets:
         yield (
             "It has no configuration of its own: data, optimizer and learning rate are those of "
@@ -158,6 +163,8 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "training.global_batch_size", f"{job.global_batch}"
     yield "training.local_batch_size", f"{each_pass}"
     yield "training.dtype", '"bfloat16"' if job.half else '"float32"'
+    if job.states_away:
+        yield fields.TITAN_HOST, "True"
     yield "training.disable_cuda_graphs", "True"  # which the planner does not model
     for name, key in fields.TITAN_DEGREES.items():
         yield key, f"{getattr(plan, name)}"
@@ -173,13 +180,14 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
 
 def refuse_other_states(job: TrainingJob) -> None:
     """Raise UserError for what torchtitan keeps or drops in no other way."""
-    if "optimizer" in job.offload:
+    if "optimizer" in job.offload and not job.states_away:
         raise torchtitan_lacks(
             "optimizer alone on the host",
-            "its training.enable_cpu_offload moves weights and gradients too, which is not priced: leave "
-            "--offload out",
+            f"its {fields.TITAN_HOST} moves weights and gradients too: take --offload optimizer,weights with "
+            "--zero 3, or leave --offload out",
         )
-    if words := state_words(replace(job, half=False)):
+    others = tuple(word for word in job.offload if word not in TOGETHER)
+    if words := state_words(replace(job, half=False, offload=others)):
         raise torchtitan_lacks(" or ".join(words), "leave that out")
     if job.capacity_factor is not None:
         raise torchtitan_lacks("capacity factor", "leave --capacity-factor out")

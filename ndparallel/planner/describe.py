@@ -2,7 +2,7 @@
 
 from gpu import si
 from ndparallel.base.words import count, listed, three_digits
-from ndparallel.hardware.accelerator import Accelerator
+from ndparallel.hardware.accelerator import Accelerator, host_size
 from ndparallel.planner.groups import Groups
 from ndparallel.planner.imbalance import imbalance_sentences
 from ndparallel.planner.job import Plan, TrainingJob
@@ -95,7 +95,7 @@ def state_words(job: TrainingJob) -> list[str]:
         f"on {', '.join(lora.matrices) if lora else ''}": lora and lora.matrices,
         "all states in 16 bits": job.half,
         f"moments in {job.moments.replace('8bit', '8 bits')}": job.moments != "fp32",
-        f"{' and '.join(offloaded)} on the host": offloaded,
+        f"{listed(offloaded)} on the host": offloaded,
     }
     return [word for word, holds in words.items() if holds]
 
@@ -260,6 +260,15 @@ def peak_words(found: Prediction) -> str:
     return f" of {kind}'s {job.peak / 1e12:,.0f} TFLOP/s ({in_16_bits:.1%} of bf16's)"
 
 
+def host_words(found: Prediction) -> list[str]:
+    """How much of its states a GPU leaves to its host."""
+    if not (each := found.host_state_bytes):
+        return []
+    gpus = min(int(found.plan.gpus), host_size(found.job.hardware))
+    together = f", {si(gpus * each, 'B')} for {gpus}" * (gpus > 1)
+    return [f"A host keeps at least {si(each, 'B')} of states for each GPU{together}."]
+
+
 def peak_in_step(found: Prediction) -> list[str]:
     """When memory peaks, where that is not in the backward pass."""
     if not found.job.stack.casts_gradients or found.fullest.activations:
@@ -283,6 +292,7 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         f"MFU {found.mfu:.1%}{peak_words(found)}: {DEFINITIONS[model]}. "
         f"HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {room_words(found)}",
+        *host_words(found),
         *peak_in_step(found),
         *imbalance_sentences(found),
         *assumed_links(found.job, int(found.plan.gpus)),

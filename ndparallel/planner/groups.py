@@ -233,6 +233,11 @@ class Groups:
         return self._links(self.plan.expert_ranks(self.job.stack), self.plan.expert_parts(self.job.stack))
 
     @cached_property
+    def to_host(self) -> GroupLinks:
+        """A rank alone, beside its host."""
+        return self._links(1, 1)
+
+    @cached_property
     def ends(self) -> GroupLinks:
         """The first and the last stage: neighbours, as far as links go, where a node has the pipeline."""
         apart = (self.plan.pp - 1) * self.stage_stride

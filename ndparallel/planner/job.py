@@ -35,6 +35,8 @@ from ndparallel.planner.token_counts import TokenCounts
 # (Dettmers et al. 2110.02861, section 2)
 MOMENTS = {"fp32": 4, "bf16": 2, "8bit": 1 + 4 / 256}
 OFFLOADS = ("optimizer", "weights", "activations")
+TOGETHER = ("optimizer", "weights")  # of a rank all states, as FSDP2 has them on the host
+WEIGHTS_LEAVE = ("deepspeed", "fsdp2")  # whose ZeRO-3 may keep its shards of weights on the host
 # share of a GPU's memory that a search leaves free: memory is predicted to 4% on average
 # (docs/validation.md), and the allocator's fragments need some
 HEADROOM = 0.08
@@ -107,6 +109,23 @@ class TrainingJob:
     def weights_away(self) -> bool:
         """Whether ZeRO-3's shards of weights are on the host."""
         return "weights" in self.offload
+
+    @property
+    def states_away(self) -> bool:
+        """Whether its gradients and optimizer are there, too, as PyTorch has it."""
+        return self.weights_away and self.stack.offloads_together
+
+    @property
+    def steps_copies(self) -> bool:
+        """Whether ZeRO-3's shards are kept in 16 bits, beside what is stepped. PyTorch's are stepped
+        themselves, but where weights are frozen, or the optimizer alone is on the host."""
+        alone = "optimizer" in self.offload and not self.states_away
+        return bool(self.adapters or alone or not self.stack.sharding.startswith("fsdp"))
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of a weight in its shard of ZeRO-3."""
+        return 2 if self.half or self.steps_copies else 4
 
     @property
     def activations_away(self) -> float:

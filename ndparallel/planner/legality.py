@@ -26,7 +26,7 @@ from ndparallel.parallel.divisibility import (
     tensor_rules,
 )
 from ndparallel.pipeline.catalog import RECIPES, check_sizes, default_schedule
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.job import WEIGHTS_LEAVE, Plan, TrainingJob
 from ndparallel.planner.models.sizes import near_divisors
 from ndparallel.planner.number_types import NUMBER_TYPES, NumberType
 from ndparallel.planner.stack import MODULES
@@ -296,16 +296,21 @@ def shards_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
 def offload_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     if not job.weights_away:
         return
-    if job.stack.sharding != "deepspeed":
+    if job.stack.sharding not in WEIGHTS_LEAVE:
         yield Violation(
             "weights on the host",
-            f"weights on the host are priced for DeepSpeed's ZeRO-3 alone, and not for {job.stack.name} "
-            "(FSDP2's CPUOffloadPolicy, torchtitan's training.enable_cpu_offload): take --software "
-            "deepspeed, or leave them out of --offload.",
+            "weights on the host are priced for DeepSpeed's ZeRO-3 and PyTorch's FSDP2 alone, and not for "
+            f"{job.stack.name}: take --software deepspeed or torchtitan, or leave them out of --offload.",
         )
     elif plan.zero != 3:
         why = f"only ZeRO-3 keeps weights on the host, and zero is {plan.zero}: take zero 3."
         yield Violation("weights on the host without ZeRO-3", why)
+    elif job.states_away and "optimizer" not in job.offload:
+        yield Violation(
+            "weights alone on the host",
+            f"{job.stack.name} keeps the optimizer on the host, too, where weights are (FSDP2's "
+            "CPUOffloadPolicy): take --offload optimizer,weights.",
+        )
 
 
 def batch_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:

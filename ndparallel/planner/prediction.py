@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ndparallel.planner.error_bar import ErrorBar, error_bar
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import check, violations
 from ndparallel.planner.memory.states import checkpoint_bytes
@@ -22,6 +22,7 @@ from ndparallel.planner.memory.total import (
     StageMemory,
     in_flight_by_rank,
     memory_by_rank,
+    most_on_host,
 )
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
@@ -131,6 +132,11 @@ class Prediction:
         """Bytes of what a checkpoint keeps of the whole model."""
         return checkpoint_bytes(self.job)
 
+    @cached_property
+    def host_state_bytes(self) -> float:
+        """Bytes of states that a host keeps for the GPU that leaves most to it."""
+        return most_on_host(self.job, self.plan) if {*TOGETHER} & {*self.job.offload} else 0.0
+
     @property
     def doubtful_bytes(self) -> float:
         """Bytes by which the memory may be above the predicted one: its error bar."""
@@ -170,6 +176,7 @@ class Prediction:
             # what PyTorch prints of the fullest GPU
             "memory_allocated_bytes": float(self.fullest.allocated),
             "memory_reserved_bytes": float(self.fullest.reserved),
+            "host_state_bytes_per_gpu": self.host_state_bytes,
             "fits": self.missing_bytes <= 0,
             "tight": self.is_tight,
             "memory_error_bar": self.memory_bar.fraction,

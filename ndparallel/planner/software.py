@@ -116,6 +116,8 @@ TORCHTITAN = replace(
     context_parallel="all-gather",
     cp_merges=True,
     shards_over_one="always",
+    offloads_together=True,
+    prefetches_alone=False,
 )
 TORCHTITAN_COMPILED = replace(
     TORCHTITAN, name="torchtitan-compiled", fusion="compiled", launching="compiled", small_kernels=""
@@ -174,6 +176,8 @@ DEEPSPEED = replace(
     pp_in_turn=True,
     dp_overlap_by_zero=True,
     sharding="deepspeed",
+    offloads_together=False,
+    prefetches_alone=True,
     sequence_parallel=False,
     # Ulysses: UlyssesSPAttentionHF in deepspeed/runtime/sequence_parallel/ulysses_sp.py
     context_parallel="all-to-all",

@@ -178,6 +178,13 @@ class FSDPSettings:
     # torchtitan/distributed/parallel_dims.py), or where tp cuts the model, "tp", so that the optimizer finds
     # all weights alike (KempnerInstitute/KempnerForge, kempnerforge/distributed/setup.py, init_distributed)
     shards_over_one: str = ""
+    # weights on the host have gradients and optimizer there, too: gradients follow each reduction, and the
+    # host adds up those of several microbatches (CPUOffloadPolicy; foreach_reduce in
+    # torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)
+    offloads_together: bool = False
+    # weights that come from the host to a single rank come beside compute (else in its own stream:
+    # wait_for_unshard in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, world_size == 1)
+    prefetches_alone: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,10 +313,16 @@ class Stack(
         """Whether a real framework's tp ranks hold a part of each expert (Megatron-Core's etp = tp)."""
         return self.expert_tp and not self.executed
 
-    def running(self, zero: int, pp: int) -> "Stack":
-        """The stack as it runs such a plan: without an overlap that it then does not have."""
-        lacks = self.dp_overlap and self.dp_overlap_by_zero and (zero == 0 or pp > 1)
-        return replace(self, dp_overlap=False) if lacks else self
+    def running(self, zero: int, pp: int, shards: int = 2) -> "Stack":
+        """The stack as it runs such a plan, over so many shards of ZeRO-3: without an overlap that it then
+        does not have."""
+        reduces = self.dp_overlap_by_zero and (zero == 0 or pp > 1)
+        gathers = not self.prefetches_alone and shards == 1
+        if not (reduces or gathers):
+            return self
+        return replace(
+            self, dp_overlap=self.dp_overlap and not reduces, prefetch=self.prefetch and not gathers
+        )
 
     @property
     def flash(self) -> bool:

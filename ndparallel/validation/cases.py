@@ -53,7 +53,8 @@ The rules for what is not stated
     model FLOPs           6 for each parameter but the embedding's and 6 * layers * hidden * sequence (causal)
                           for each token
     offload               nothing, or of `offload` ("activations", "optimizer", "weights" of DeepSpeed's
-                          ZeRO-3, or a list of them); of activations `offload_share`, or all
+                          ZeRO-3, or of FSDP2, which has the optimizer there, too; or a list of them); of
+                          activations `offload_share`, or all
     seconds               of a step, or from tokens/s, samples/s, TFLOP/s or MFU, the first of them that is
                           stated
 """
@@ -69,7 +70,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_json
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import Accelerator
-from ndparallel.planner.job import OFFLOADS, Plan, TrainingJob
+from ndparallel.planner.job import OFFLOADS, WEIGHTS_LEAVE, Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
@@ -230,10 +231,13 @@ def tidy(value: Any) -> Any:
 def offloads_of(run: Mapping[str, Any], stack: Stack, plan: Plan) -> dict[str, Any]:
     """Return what is kept on the host, and which share of the activations."""
     named = str(run.get("offload") or "")
-    lacks = () if stack.sharding == "deepspeed" and plan.zero == 3 else ("weights",)
-    words = tuple(word for word in OFFLOADS if word in named and word not in lacks)
+    words = {word for word in OFFLOADS if word in named}
+    if plan.zero < 3 or stack.sharding not in WEIGHTS_LEAVE:
+        words -= {"weights"}
+    elif stack.offloads_together and "weights" in words:
+        words |= {"optimizer"}
     share = min(1.0, number_in(run.get("offload_share")) or 1.0)
-    return {"offload": words, "offload_share": share}
+    return {"offload": tuple(word for word in OFFLOADS if word in words), "offload_share": share}
 
 
 def refuse_impossible(job: TrainingJob, plan: Plan) -> None:

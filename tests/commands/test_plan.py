@@ -505,6 +505,16 @@ def test_explain_lists_an_optimizer_on_the_host_and_says_what_a_step_waits_for_d
     assert f"waits {si(found['dp'], 's')} for it" in capsys.readouterr().out
 
 
+def test_explain_says_what_a_gpu_waits_for_a_host_that_adds_up_gradients(capsys):
+    """Three more microbatches: 12 bytes of 8.03 billion numbers each, at the rate of 28 in 0.257 ns."""
+    options = "--model llama-3-8b --gpus 8 --zero 3 --software torchtitan --global-batch"
+    away = ["--offload", "optimizer,weights"]
+    for batch, waits in (("8", ""), ("32", "gradients is in no list: a GPU waits 2.65 s for it")):
+        assert main(["explain", *options.split(), batch, *away]) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert ("What the host adds up" in printed) == bool(waits) and waits in printed
+
+
 def test_explain_says_what_shared_ports_add(capsys):
     layout = ["--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64", "--tp", "16"]
     assert main(["explain", *layout]) == 0

@@ -1172,7 +1172,12 @@ def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():
         (replace(titan, global_batch=63), Plan(cp=2, dp=3, zero=3, shards=3), "take a multiple of 2"),
         (ring, Plan(cp=2, dp=4, zero=3), "leave --context-parallel ring out"),
         (titan, Plan(dp=8, recompute="full", recompute_layers=2), "2 layers of a stage"),
-        (replace(titan, offload=("optimizer",)), Plan(dp=8, zero=3), "enable_cpu_offload moves weights"),
+        (replace(titan, offload=("optimizer",)), Plan(dp=8, zero=3), "take --offload optimizer,weights with"),
+        (
+            replace(titan, offload=("optimizer", "weights", "activations")),
+            Plan(dp=8, zero=3),
+            "no activations on the host",
+        ),
         (
             job_of("qwen3-30b-a3b", "torchtitan", capacity_factor=1.5),
             Plan(dp=8, zero=3),

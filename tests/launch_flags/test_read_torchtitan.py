@@ -18,7 +18,7 @@ from ndparallel.launch_flags.recipe_file import MOST
 from ndparallel.launch_flags.torchtitan import STACKS, emit_torchtitan
 from ndparallel.launch_flags.torchtitan_models import MODELS
 from ndparallel.pipeline.catalog import RECIPES, names_in
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import find_model, preset
 from ndparallel.planner.software import find_stack
@@ -133,6 +133,7 @@ def plans_of_torchtitan(draw) -> tuple[TrainingJob, Plan]:
         dp * plan.micro_batch * draw(st.integers(pp, 4 * pp)),
         dtype="bf16" if shape.experts else draw(st.sampled_from(["bf16", "fp8-row"])),
         half=draw(st.booleans()),
+        offload=TOGETHER if draw(st.booleans()) else (),
     )
     return job, plan
 
@@ -368,12 +369,26 @@ def test_what_is_no_job_of_torchtitan_is_refused_in_a_sentence(text, said):
 
 
 def test_a_setting_that_is_not_modelled_or_not_known_is_said():
-    words = "--training.enable_cpu_offload --training.sequence_length 8 --debug.deterministic"
+    words = "--training.sequence_length 8 --debug.deterministic"
     said = " ".join(read(RECIPE, 8, words).notes)
-    assert "training.enable_cpu_offload = True is not modelled" in said
     assert "debug.deterministic = True is not modelled" in said
     assert "torchtitan 0.3.0 has no training.sequence_length" in said
     assert "Not given, so as torchtitan 0.3.0 has it: parallelism.tensor_parallel_degree 1" in said
+
+
+@pytest.mark.parametrize(("words", "away"), [
+    ("", False), ("--training.enable_cpu_offload False", False), ("--training.enable_cpu_offload", True),
+    ("--training.enable_cpu_offload --parallelism.pipeline_parallel_degree 2", True),
+])  # fmt: skip
+def test_states_are_on_the_host_where_torchtitan_is_told_so(words, away):
+    assert read(RECIPE, 8, words).job.offload == ("optimizer", "weights") * away
+
+
+def test_states_on_the_host_without_zero_3_are_said_to_stay_on_the_gpu():
+    words = "--training.enable_cpu_offload --parallelism.fsdp_reshard_after_forward never"
+    found = read(RECIPE, 8, words)
+    assert not found.job.offload
+    assert "enable_cpu_offload without ZeRO-3 is not modelled" in " ".join(found.notes)
 
 
 def test_experts_are_in_eight_bits_only_where_they_are_converted():

@@ -23,7 +23,7 @@ from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.stages import elements_of, trained_of
-from ndparallel.planner.step.data_collectives import gathered_weights
+from ndparallel.planner.step.data_collectives import gathered_weights, reduced_gradients
 from ndparallel.planner.step.parameter_kernels import host_parts
 from ndparallel.search.advice import advise
 from ndparallel.search.bounds.lower_bound import lower_bound
@@ -429,10 +429,14 @@ def test_weights_that_the_host_steps_stay_there():
 
 @pytest.mark.parametrize(
     ("software", "zero", "words"),
-    [("deepspeed", 1, "zero is 1: take zero 3"), ("torchtitan", 3, "training.enable_cpu_offload")],
+    [
+        ("deepspeed", 1, "zero is 1: take zero 3"),
+        ("torchtitan", 2, "zero is 2: take zero 3"),
+        ("fsdp-2023", 3, "take --software deepspeed or torchtitan"),
+    ],
 )
 @pytest.mark.parametrize("name", ["weights", "parameters", "param"])
-def test_weights_on_the_host_are_deepspeeds_zero_3(software, zero, words, name, capsys):
+def test_weights_on_the_host_are_those_of_zero_3_in_deepspeed_and_fsdp2(software, zero, words, name, capsys):
     asked = ["--model", "llama-3-8b", "--gpus", "8", "--zero", f"{zero}", "--global-batch", "8"]
     assert main(["plan", *asked, "--software", software, "--offload", f"optimizer, {name}"]) != 0
     assert words in " ".join(capsys.readouterr().err.split())
@@ -441,7 +445,8 @@ def test_weights_on_the_host_are_deepspeeds_zero_3(software, zero, words, name, 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--offload weights", "take --software deepspeed"),
+        ("--offload weights", "take --software deepspeed or torchtitan"),
+        ("--offload weights --software torchtitan", "take --offload optimizer,weights"),
         ("--offload weights --software deepspeed --fix zero=2", "zero is 2: take zero 3"),
         ("--model qwen3.5-9b --software megatron-2021", "megatron-2021 has no linear attention"),
     ],
@@ -450,6 +455,120 @@ def test_a_search_says_what_no_plan_of_the_job_can_have(options, words, capsys):
     asked = f"plan --model llama-3-8b --gpus 8 --global-batch 8 {options}"
     assert main(asked.split()) != 0
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+# ------------------------------------------------------------------- FSDP2: all states (CPUOffloadPolicy)
+
+ALL, TABLE = ("optimizer", "weights"), 128_256 * 4096  # and parameters of the largest weight
+
+
+def on_torchs_host(batch=8, software="torchtitan", bytes_per_second=1e9, **fields) -> TrainingJob:
+    away = on_host(*ALL, bytes_per_second=bytes_per_second, batch=batch, **fields)
+    return replace(away, stack=find_stack(software))
+
+
+@pytest.mark.parametrize(("changes", "number"), [({}, 4), ({"half": True}, 2)])
+def test_fsdp2_leaves_16_bytes_of_a_parameter_to_the_host_and_copies_one_weight_at_a_time(changes, number):
+    """Each weight as it is kept, and then all of the table and the head in 16 bits."""
+    away = on_torchs_host(**changes)
+    kept, gone = (peak_memory(one, Plan(dp=8, zero=3)) for one in (replace(away, offload=()), away))
+    assert (gone.weights, gone.gradients, gone.optimizer) == (0, 0, 0)
+    cast = 2 * (2 * TABLE + 4096) if number == 4 else 0  # and the last norm
+    assert gone.buffers - kept.buffers == pytest.approx((number * TABLE + cast) / 8)
+    assert gone.activations == kept.activations and gone.logits == kept.logits
+    told = predict(away, Plan(dp=8, zero=3)).as_dict()["host_state_bytes_per_gpu"]
+    assert told == pytest.approx(4 * number * P / 8)
+
+
+def test_a_plan_says_what_a_host_keeps_for_its_gpus(capsys):
+    asked = "plan --model llama-3-8b --gpus 16 --zero 3 --global-batch 16 --software torchtitan"
+    assert main([*asked.split(), "--offload", "optimizer,weights"]) == 0
+    assert "A host keeps at least 8.03 GB of states for each GPU, 64.2 GB for 8." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("fields", "software", "number"), [
+    ({}, "torchtitan", 4), ({"half": True}, "torchtitan", 2), ({"adapters": Adapters(16)}, "pytorch", 2),
+    ({}, "deepspeed", 2),
+])  # fmt: skip
+@pytest.mark.parametrize("dp", [1, 8])
+def test_fsdp2_copies_weights_in_the_bits_in_which_it_keeps_them(fields, software, number, dp):
+    away, seconds = on_torchs_host(software=software, **fields), []
+    layer = sum(elements_of(away, Plan(), "dense")) / dp
+    for one in (replace(away, offload=()), away):
+        pricing = Pricing(one, Plan(dp=dp, zero=3))
+        seconds.append(sum(map(pricing.seconds_alone, gathered_weights(pricing, "dense"))))
+    assert seconds[1] - seconds[0] == pytest.approx(number * layer / 1e9, rel=1e-9)
+
+
+@pytest.mark.parametrize(("shards", "owners"), [(0, 16), (8, 8), (1, 1)])
+def test_a_shard_of_gradients_goes_to_the_host_once_with_replicas_too(shards, owners):
+    away, plan = on_torchs_host(batch=16), Plan(dp=16, zero=3, shards=shards)
+    layer = sum(elements_of(away, Plan(), "dense"))
+    copies = [each for each in reduced_gradients(Pricing(away, plan), "dense") if each.host_bytes]
+    assert [each.group for each in copies] == ["to_host"]
+    assert copies[0].host_bytes == 4 * layer / owners
+    kept = reduced_gradients(Pricing(replace(away, offload=()), plan), "dense")
+    assert reduced_gradients(Pricing(away, plan), "dense") == [*kept, *copies]
+
+
+def test_fsdp2s_host_takes_the_norm_clips_and_steps():
+    """4 bytes, 8 and Adam's 28 of each parameter, at Adam's rate of ZeRO-Offload's table 4."""
+    parts = host_parts(Pricing(on_torchs_host(), Plan(dp=8, zero=3)), P / 8)
+    assert [(part.name, part.bytes) for part in parts] == [
+        ("norm on host", 0), ("clip on host", 0), ("adam on host", 0)
+    ]  # fmt: skip
+    step = predict(on_torchs_host(), Plan(dp=8, zero=3)).step.breakdown["optimizer"]
+    assert step == pytest.approx(P * 0.257e-9 * (4 + 8 + 28) / 28)
+
+
+def test_over_one_rank_fsdp2s_weights_come_in_the_stream_that_computes_and_gradients_go_beside_it():
+    """Two copies of the weights are waited for, and of gradients the last; of the head's what the next
+    layer's weights do not hide."""
+    away = on_torchs_host(batch=1)
+    up, layer = (4 * number / 1e9 for number in (P, sum(elements_of(away, Plan(), "dense"))))
+    last = head = 4 * TABLE / 1e9
+    step = predict(away, Plan(zero=3)).step
+    assert step.breakdown["dp"] == pytest.approx(2 * up + last + head - layer, rel=0.005)
+
+
+@pytest.mark.parametrize("dp", [2, 8])
+def test_a_second_microbatch_waits_for_gradients_on_their_way_to_the_host_which_adds_them(dp):
+    """At 0.1 GB/s all but the links to the host hides in the first microbatch, where gradients go down as
+    weights come up; in the others nothing does."""
+    seconds = []
+    for batch in (dp, 2 * dp, 3 * dp):
+        seconds.append(predict(on_torchs_host(batch, bytes_per_second=1e8), Plan(dp=dp, zero=3)).step)
+    shard = P / dp
+    assert seconds[0].breakdown["dp"] > 2 * 4 * shard / 1e8
+    assert seconds[0].breakdown.get("host", 0) == 0
+    for more in (1, 2):
+        added = more * P * 12 * 0.257e-9 / 28  # two numbers read, one written; a host has dp shards
+        assert seconds[more].breakdown["host"] == pytest.approx(added)
+    each = seconds[2].breakdown["dp"] - seconds[1].breakdown["dp"]
+    assert each == pytest.approx(3 * 4 * shard / 1e8, rel=0.06)
+
+
+def test_gradients_that_stay_whole_between_microbatches_are_not_added_on_the_host():
+    """KempnerForge reduces the last microbatch's alone."""
+    two = predict(on_torchs_host(batch=16, software="pytorch"), Plan(dp=8, zero=3)).step
+    one = predict(on_torchs_host(batch=8, software="pytorch"), Plan(dp=8, zero=3)).step
+    assert two.breakdown.get("host", 0) == 0
+    copies = two.breakdown["dp"] - one.breakdown["dp"]
+    assert copies < 2 * 4 * P / 8 / 1e9
+
+
+def test_a_pipeline_of_fsdp2_copies_weights_and_gradients_once_a_step():
+    plan = Plan(dp=2, pp=4, zero=3, recompute="full")
+    seconds = [
+        predict(on_torchs_host(batch, bytes_per_second=1e8), plan).step.breakdown["dp"] for batch in (16, 32)
+    ]
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.02)
+    assert seconds[0] > 2 * 4 * (P / 4) / 2 / 1e8 / 2
+
+
+def test_a_search_of_torchtitans_plans_with_states_on_the_host_takes_zero_3_and_is_sure_of_its_best():
+    found = search(on_torchs_host(bytes_per_second=5e10), 8, frameworks=("torchtitan",))
+    assert found.best.plan.zero == 3 and found.gap < 0.02
 
 
 def test_a_search_with_weights_on_the_host_takes_zero_3_and_is_sure_of_its_best():

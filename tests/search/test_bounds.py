@@ -14,7 +14,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.dispatchers import DISPATCHERS
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.presets import find_model
@@ -196,8 +196,8 @@ def test_no_step_is_shorter_than_its_bound_where_tp_cuts_experts(dispatcher):
 @pytest.mark.parametrize("schedule", ["none", "1f1b"])
 def test_no_step_whose_weights_come_from_the_host_is_shorter_than_its_bound(schedule, kinds):
     for job, plan in legal(schedule, 3, kinds, count=6):
-        for offload in ("weights",), ("optimizer", "weights"):
-            away = replace(job, stack=STACKS["deepspeed"], offload=offload)
+        for offload, software in product((("weights",), TOGETHER), ("deepspeed", "torchtitan", "pytorch")):
+            away = replace(job, stack=STACKS[software], offload=offload)
             if not any(violations(away, plan)):
                 bound = lower_bound(away, plan)
                 assert bound.seconds[0] <= time_step(away, plan).seconds * (1 + ROUNDING)

@@ -659,11 +659,22 @@ def test_a_run_may_say_what_it_keeps_on_the_host():
 @pytest.mark.parametrize(("framework", "zero", "away"), [
     ("deepspeed 2023", 3, ("optimizer", "weights")),
     ("deepspeed 2023", 2, ("optimizer",)),
-    ("pytorch 2.5", 3, ("optimizer",)),
+    ("pytorch 2.5", 3, ("optimizer", "weights")),
+    ("pytorch 2.5", 2, ("optimizer",)),
+    ("megatron-core 0.12", 3, ("optimizer",)),
 ])  # fmt: skip
 def test_weights_on_the_host_count_where_they_are_priced(framework, zero, away):
     software, parallel = {"framework": framework}, {"zero": zero}
     run = changed(RUNS["titan_t1_eager"], offload="optimizer, weights", software=software, parallel=parallel)
+    assert express(run).job.offload == away
+
+
+@pytest.mark.parametrize(("framework", "away"), [
+    ("torchtitan 0.2", ("optimizer", "weights")), ("deepspeed 2023", ("weights",)),
+])  # fmt: skip
+def test_a_run_of_fsdp2_whose_weights_are_on_the_host_has_its_optimizer_there_too(framework, away):
+    software = {"framework": framework}
+    run = changed(RUNS["titan_t1_eager"], offload="weights", software=software, parallel={"zero": 3})
     assert express(run).job.offload == away
 
 

@@ -84,7 +84,7 @@ class CollectiveOp(NamedTuple):
     itemsize: int = 0  # bytes of an element where they are not those of the job's dtype
     share: Any = 1.0  # of the seconds of the operation beside
     hops: Any = 0
-    host_bytes: Any = 0  # that a GPU copies from its host's memory before
+    host_bytes: Any = 0  # that a GPU copies from its host's memory before, or to it behind
 
 
 class Start(NamedTuple):

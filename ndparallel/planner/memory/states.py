@@ -3,7 +3,8 @@
 Cost   Mixed precision: 2 bytes for a weight, 2 or 4 for its gradient, 12 for the optimizer (weight and two
        moments in float32). Moments may be kept in fewer bits, the optimizer on the host; of a frozen model
        only the adapters have gradients and optimizer.
-Limit  Memory of the host is not counted, nor the copy on the GPU of a shard that is on its way to its gather.
+Limit  Of the host's memory states alone are counted, as large as they would be on the GPU. Of shards that are
+       on their way to a gather only those that PyTorch copies from the host are.
 
 Glossary
     held      parameters on a GPU, in numbers of 16 bits: (shared by all of dp, of its experts)
@@ -32,6 +33,7 @@ from ndparallel.planner.stages import (
     keeps_gradients,
     keeps_weights,
     kinds_by_stage,
+    table_elements,
     trained_of,
 )
 
@@ -48,6 +50,13 @@ def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements
         "optimizer": stepped_of(job, plan, trained) * optimizer_bytes(job),
         "buffers": dummy_bytes(job, plan) + dequantized_bytes(job, plan) + gradient_buffers(job, plan),
     }
+
+
+def bytes_on_host(job: TrainingJob, plan: Plan, held: Elements, trained: Elements):
+    """Bytes of weights, gradients and optimizer that a GPU leaves to its host: what it would keep itself."""
+    states = fsdp_states if is_fully_sharded(job, plan) else plain_states
+    kept, left = (states(one, plan, held, trained) for one in (replace(job, offload=()), job))
+    return sum(kept[kind] - left[kind] for kind in ("weights", "gradients", "optimizer"))
 
 
 def share_of(job: TrainingJob, plan: Plan, elements: Elements):
@@ -76,16 +85,16 @@ def checkpoint_bytes(job: TrainingJob) -> float:
 
 def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
     """PyTorch's shards are kept in float32, and so need no copy; where weights have 16 bits, or are frozen,
-    or the optimizer is on the host, in 16. Megatron-FSDP's (model_weight_buffer and main_weight_buffer in
-    megatron_fsdp/param_and_grad_buffer.py) and DeepSpeed's always are."""
+    or the optimizer alone is on the host, in 16. Megatron-FSDP's (model_weight_buffer and main_weight_buffer
+    in megatron_fsdp/param_and_grad_buffer.py) and DeepSpeed's always are."""
     mine, own = share_of(job, plan, held), share_of(job, plan, trained)
-    number = HALF if job.half else SINGLE
-    apart = bool(job.adapters or "optimizer" in job.offload or not is_pytorchs(job))
+    apart = job.steps_copies or job.states_away
     return {
-        "weights": mine * (HALF if apart else number) * (not job.weights_away),
+        "weights": mine * job.shard_bytes * (not job.weights_away),
         "gradients": own * reduced_bytes(job),
         "optimizer": own * (optimizer_bytes(job) if apart else 2 * job.moment_bytes),
         "buffers": whole_weights(job, plan, held)
+        + arriving_shard(job, plan)
         + gather_block(job, plan)
         + whole_gradients(job, plan, trained)
         + dummy_bytes(job, plan)
@@ -102,8 +111,8 @@ def is_pytorchs(job: TrainingJob) -> bool:
 def reduced_bytes(job: TrainingJob) -> int:
     """Bytes of a gradient in its shard, which PyTorch casts to the shard's type. DeepSpeed keeps it where the
     optimizer is (grad_partitions_flat_buffer in deepspeed/runtime/zero/stage3.py,
-    async_accumulate_grad_in_cpu_via_gpu in stage_1_and_2.py)."""
-    if job.stack.sharding == "deepspeed" and "optimizer" in job.offload:
+    async_accumulate_grad_in_cpu_via_gpu in stage_1_and_2.py), and PyTorch where all is."""
+    if job.states_away or (job.stack.sharding == "deepspeed" and "optimizer" in job.offload):
         return 0
     return (HALF if job.half else SINGLE) if is_pytorchs(job) else job.gradient_bytes
 
@@ -143,6 +152,18 @@ def gather_block(job: TrainingJob, plan: Plan):
     counted = either(keeps_weights(job, plan), 0.0, layer)
     block = (layer + larger(layer, ends_of(job, plan)) - counted) * HALF
     return block * (plan.sharding_ranks > 1)
+
+
+def arriving_shard(job: TrainingJob, plan: Plan):
+    """Bytes of a shard that FSDP2 copies from the host for its gather: each weight as it is kept, and then
+    all of a unit in 16 bits (all_gather_inputs in torch/distributed/fsdp/_fully_shard/_fsdp_param.py). The
+    vocabulary's table is taken for the largest weight."""
+    if not job.states_away:
+        return 0.0
+    unit = larger(largest_layer(job, plan, elements_of), ends_of(job, plan))
+    table = table_elements(job, plan.tp if job.stack.cuts_table else 1)
+    cast = unit * HALF * (job.shard_bytes > HALF)
+    return (cast + table * job.shard_bytes) / plan.sharding_ranks
 
 
 def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):

@@ -43,6 +43,7 @@ from ndparallel.planner.memory.deepspeed import most_made
 from ndparallel.planner.memory.outside import WORKSPACE_BYTES, context_bytes
 from ndparallel.planner.memory.states import (
     Elements,
+    bytes_on_host,
     fsdp_states,
     gather_block,
     is_fully_sharded,
@@ -100,6 +101,16 @@ def memory_by_rank(job: TrainingJob, plan: Plan, in_flight: Sequence[float]) -> 
         kinds = (kind for stage in plan.layout.stages_of(rank) for kind in stages[stage])
         found.append(counted(tuple(kinds)).of_rank(rank, chunks))
     return found
+
+
+def most_on_host(job: TrainingJob, plan: Plan) -> float:
+    """Bytes of states that a host keeps for the GPU that leaves most to it."""
+    stages = stage_kinds(job, plan)
+    by_rank = (
+        [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]] for rank in range(plan.pp)
+    )
+    elements = ([summed(partial(of, job, plan), kinds) for of in (held_of, trained_of)] for kinds in by_rank)
+    return max(float(bytes_on_host(job, plan, *both)) for both in elements)
 
 
 def in_flight_by_rank(job: TrainingJob, plan: Plan) -> list[float]:
@@ -209,8 +220,13 @@ class UnitsMemory:
 
     def summed(self, of: Callable[[str], Elements]) -> Elements:
         """Parameters of all units."""
-        elements = list(map(of, self.kinds))
-        return sum(shared for shared, _ in elements), sum(experts for _, experts in elements)
+        return summed(of, self.kinds)
+
+
+def summed(of: Callable[[str], Elements], kinds: Sequence[str]) -> Elements:
+    """Parameters of units of these kinds."""
+    elements = list(map(of, kinds))
+    return sum(shared for shared, _ in elements), sum(experts for _, experts in elements)
 
 
 def logits_bytes(job: TrainingJob, plan: Plan):

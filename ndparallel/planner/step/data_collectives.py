@@ -13,22 +13,23 @@ from ndparallel.planner.layers.operations import HALF, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.numbers import anywhere
 from ndparallel.planner.stages import elements_of, trained_of
+from ndparallel.planner.step.parameter_kernels import owned
 
 
 def reduced_gradients(pricing: Pricing, kind: str) -> list[CollectiveOp]:
     """What sums the gradients of a unit: whole, or with ZeRO to their owners."""
     job, plan = pricing.job, pricing.plan
     collective = "reduce_scatter" if plan.zero else "all_reduce"
-    found = data_collectives(
-        pricing, "gradients", collective, trained_of(job, plan, kind), job.gradient_bytes
-    )
-    return among_several(pricing, found)
+    trained = trained_of(job, plan, kind)
+    found = data_collectives(pricing, "gradients", collective, trained, job.gradient_bytes)
+    return [*among_several(pricing, found), *[to_host(pricing, trained)] * job.states_away]
 
 
 def gathered_weights(pricing: Pricing, kind: str) -> list[CollectiveOp]:
     """What makes the weights of a unit whole; nothing without ZeRO. A shard that is on the host is copied
     from there first, in the stream of the gather (all_gather_coalesced in
-    deepspeed/runtime/zero/partition_parameters.py)."""
+    deepspeed/runtime/zero/partition_parameters.py), or in one of its own, for which the gather waits
+    (foreach_all_gather in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
     if not pricing.plan.zero:
         return []
     elements, size = gathered_elements(pricing, kind), itemsize(pricing.job.stack.dtype)
@@ -36,7 +37,15 @@ def gathered_weights(pricing: Pricing, kind: str) -> list[CollectiveOp]:
     if not pricing.job.weights_away:
         return among_several(pricing, found)
     ranks = [pricing.groups.links(gather.group).ranks for gather in found]
-    return [gather._replace(host_bytes=gather.bytes / owners) for gather, owners in zip(found, ranks)]
+    times = pricing.job.shard_bytes / size
+    return [gather._replace(host_bytes=times * gather.bytes / each) for gather, each in zip(found, ranks)]
+
+
+def to_host(pricing: Pricing, trained: tuple[Any, Any]) -> CollectiveOp:
+    """The copy of a rank's shard of gradients to the host, once they are summed (foreach_reduce in
+    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
+    copied = owned(pricing, *trained) * pricing.job.shard_bytes
+    return CollectiveOp("gradients to host", "reduce_scatter", "to_host", 0, host_bytes=copied)
 
 
 def among_several(pricing: Pricing, collectives: list[CollectiveOp]) -> list[CollectiveOp]:

@@ -30,7 +30,11 @@ from ndparallel.planner.stages import keeps_weights, stage_kinds, trained_of
 from ndparallel.planner.step.data_collectives import gathered_weights, reduced_gradients
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
-from ndparallel.planner.step.parameter_kernels import copies_of_shards, optimizer_seconds
+from ndparallel.planner.step.parameter_kernels import (
+    copies_of_shards,
+    optimizer_seconds,
+    seconds_of_adding,
+)
 from ndparallel.planner.step.stage_messages import message_seconds, tied, tied_sum
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.planner.step.workload import StageCollective
@@ -52,7 +56,8 @@ def slowest_of(hardware: Hardware, gpus: int) -> Hardware:
 
 def framework_workload(job: TrainingJob, plan: Plan) -> "FrameworkWorkload":
     """The workload of one plan; a synchronous step is as long as on the slowest of its GPUs."""
-    slowest, stack = slowest_of(job.hardware, plan.gpus), job.stack.running(plan.zero, plan.pp)
+    slowest = slowest_of(job.hardware, plan.gpus)
+    stack = job.stack.running(plan.zero, plan.pp, plan.sharding_ranks)
     return FrameworkWorkload(Pricing(replace(job, hardware=slowest, stack=stack), plan))
 
 
@@ -118,7 +123,12 @@ class FrameworkWorkload:
         gathered, again, made = copies_of_shards(self.pricing, kind)
         own = self.unit_cost(kind)
         unit = UnitCost([*gathered, *own.forward], [*again, *made, *own.backward], own.weights)
-        return BucketCost([unit], reduced_gradients(self.pricing, kind), gathered_weights(self.pricing, kind))
+        return BucketCost(
+            [unit],
+            reduced_gradients(self.pricing, kind),
+            gathered_weights(self.pricing, kind),
+            added=[TimeBreakdown(host=seconds_of_adding(self.pricing, kind))] * self.job.states_away,
+        )
 
     # ---- the pipeline
 

@@ -17,7 +17,7 @@ from ndparallel.pipeline.checker import GIVES
 from ndparallel.pipeline.clock import ONWARD
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.ports import Piece, PortUse, Round
-from ndparallel.planner.step.streams import BEFORE_REPLICAS, Item, Machine, StreamClock, line_of, longest
+from ndparallel.planner.step.streams import BEFORE, Item, Machine, StreamClock, line_of, longest
 
 COMPUTE = "compute"
 
@@ -78,7 +78,7 @@ class JournalClock(StreamClock):
 
     def start(self, exchange: CollectiveOp) -> None:
         line, _ = line_of(exchange.group)
-        lines = (line, *BEFORE_REPLICAS * (line == "replicas"))
+        lines = (line, *BEFORE.get(line, ()))
         before = [COMPUTE, *(stream for each in lines for stream in streams_of(each))]
         behind = [self.latest[stream] for stream in before if stream in self.latest]
         for pieces in self.machine.rounds(exchange):

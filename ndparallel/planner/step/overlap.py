@@ -41,6 +41,7 @@ class BucketCost:
     gather: Sequence[CollectiveOp] = ()
     shared: Sequence[CollectiveOp] = ()  # over tp, before the gradients are reduced
     whole_bytes: tuple[float, float] = (0, 0)
+    added: Sequence[Item] = ()  # what adds reduced gradients to those of microbatches before
 
     def forward(self, streams: StreamClock) -> None:
         streams.phase = "forward"
@@ -173,10 +174,11 @@ def fully_sharded(
     gathered_backward(streams, buckets, prefetch, overlap, reshard)
 
 
-def without_reductions(buckets: Sequence[BucketCost]) -> list[BucketCost]:
-    """The buckets of a microbatch whose gradients stay whole; what was equal is so again."""
+def without(buckets: Sequence[BucketCost], *names: str) -> list[BucketCost]:
+    """The buckets of a microbatch that reduces, or adds, no gradients; what was equal is so again."""
+    none: dict[str, Any] = dict.fromkeys(names, ())
     unlike = {id(bucket): bucket for bucket in buckets}
-    known = {name: replace(bucket, reduce=()) for name, bucket in unlike.items()}
+    known = {key: replace(bucket, **none) for key, bucket in unlike.items()}
     return [known[id(bucket)] for bucket in buckets]
 
 
@@ -208,6 +210,7 @@ def gathered_backward(
         finish_reduce(streams, before if overlap else None)
         begin(streams, bucket.reduce)
         finish_reduce(streams, None if overlap else bucket)
+        streams.run(bucket.added)
     finish_reduce(streams, buckets[-1] if overlap and buckets else None)
 
 

@@ -5,7 +5,7 @@ Idea   All are bound by memory: so many bytes for each parameter (ndparallel.pla
        step on the host takes its transfers and the host's own seconds instead; behind one on the GPU weights
        that are on the host are copied there (_reassign_or_swap_out_partitioned_parameters in
        deepspeed/runtime/zero/stage3.py).
-Limit  See optimizer_kernels.py.
+Limit  See optimizer_kernels.py. Copies to the host's memory take no longer where it is not pinned.
 
 Glossary
     shared, experts   parameters: those that all of a dp group's ranks hold, those of experts; numbers, or
@@ -21,7 +21,7 @@ from ndparallel.planner.job import MOMENTS, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.numbers import anywhere, either, smaller
-from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
+from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, OptimizerKernel, bytes_of
 from ndparallel.planner.stages import (
     elements_of,
     gathers_again,
@@ -30,7 +30,9 @@ from ndparallel.planner.stages import (
     trained_of,
 )
 
-# of a host, for one parameter: Ren et al., "ZeRO-Offload" (2101.06840), table 4, 2.57 s for 10 billion
+# of a host, for one parameter: Ren et al., "ZeRO-Offload" (2101.06840), table 4, 2.57 s for 10 billion. That
+# kernel is 5 to 7 times as fast as PyTorch's loop (pytorch/pytorch, issue 74588), and PyTorch's fused one 5.1
+# times (pull request 123074): it is taken to be as fast
 CPU_ADAM_SECONDS = 0.257e-9
 
 
@@ -68,15 +70,35 @@ def host_parts(pricing: Pricing, mine) -> list[HostPart]:
 
 def step_on_host(pricing: Pricing, mine) -> list[HostPart]:
     """Gradients on their way down, the host's own seconds, weights on their way up, but to a GPU that does
-    not keep them."""
+    not keep them. Where the gradients are there already the host takes their norm, too."""
     job, bandwidth = pricing.job, host_bandwidth(pricing.job.hardware)
-    on_host = smaller(pricing.plan.gpus, host_size(job.hardware))
+    if job.states_away:
+        return [kernel_on_host(pricing, kernel, mine) for kernel in OPTIMIZERS[job.stack.optimizer]]
     down, up = mine * job.gradient_bytes, mine * HALF * (not job.weights_away)
     return [
         HostPart("gradients to host", down, down / bandwidth),
-        HostPart("adam on host", 0.0, mine * on_host * CPU_ADAM_SECONDS),
+        kernel_on_host(pricing, ADAM, mine),
         HostPart("weights from host", up, up / bandwidth),
     ]
+
+
+def kernel_on_host(pricing: Pricing, kernel: OptimizerKernel, mine) -> HostPart:
+    """A kernel of the step on the host."""
+    return HostPart(f"{kernel.name} on host", 0.0, seconds_on_host(pricing, mine, kernel.moved))
+
+
+def seconds_on_host(pricing: Pricing, mine, size: float):
+    """Seconds in which a host moves so many bytes for each of these parameters of all its GPUs, at the rate
+    that Adam reaches."""
+    gpus = smaller(pricing.plan.gpus, host_size(pricing.job.hardware))
+    return mine * gpus * CPU_ADAM_SECONDS * (size / ADAM.moved)
+
+
+def seconds_of_adding(pricing: Pricing, kind: str):
+    """Seconds in which a host adds a unit's gradients, in their shards, to those before: two are read, and
+    one is written."""
+    mine = owned(pricing, *trained_of(pricing.job, pricing.plan, kind))
+    return seconds_on_host(pricing, mine, 3 * pricing.job.shard_bytes)
 
 
 def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:

@@ -22,14 +22,14 @@ from ndparallel.planner.step.overlap import (
     gather_in_turn,
     replicated,
     sharded_gradients,
-    without_reductions,
+    without,
 )
 from ndparallel.planner.step.pipeline import PipelineTimer, PipelineTimes
 from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
 
 TIME_KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "imbalance", "optimizer")
-HOST = "host"  # waiting for activations on their way to or from the host: only where they go there
+HOST = "host"  # waiting for activations on their way to or from the host, or for gradients that it adds up
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,16 @@ def run_microbatches(
 def run_fully_sharded(
     streams: StreamClock, work: Workload, buckets: Sequence[BucketCost], microbatches: int
 ) -> None:
-    """FSDP's microbatches; some software reduces the gradients of the last one alone."""
+    """FSDP's microbatches; some software reduces the gradients of the last one alone. What the host adds to
+    those of the first one waits for the reduction, and the next layer for it: copies that are added at once
+    block (foreach_reduce in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, to_accumulate_grad)."""
     stack, reshard = work.job.stack, gathers_again(work.job, work.plan)
     whole = microbatches - 1 if stack.whole_between else 0
-    for times, each in ((whole, without_reductions(buckets)), (microbatches - whole, buckets)):
+    first = 1 if work.job.states_away else microbatches - whole
+    for times, each, overlap in (
+        (whole, without(buckets, "reduce", "added"), stack.dp_overlap),
+        (first, without(buckets, "added"), stack.dp_overlap),
+        (microbatches - whole - first, buckets, False),
+    ):
         for _ in streams.repeats(times):
-            fully_sharded(streams, each, stack.prefetch, stack.dp_overlap, reshard)
+            fully_sharded(streams, each, stack.prefetch, overlap, reshard)

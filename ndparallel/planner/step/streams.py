@@ -27,8 +27,10 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.ports import Round
 
-DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
-BEFORE_REPLICAS = ("shards", "experts_dp")  # what these have summed, replicas sum
+DATA = ("experts_dp", "shards", "replicas", "to_host", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
+SHARDS = ("shards", "experts_dp")
+# what these have summed, replicas sum, and the host takes
+BEFORE = {"replicas": SHARDS, "to_host": (*SHARDS, "replicas")}
 # groups whose waiting counts as another's
 SAME_KIND = dict.fromkeys(DATA, "dp") | {"tp_cp": "ep", "tied": "pp"}
 COMPUTING = ("compute", "launch")
@@ -192,9 +194,9 @@ class StreamClock:
 
     def ready(self, exchange: CollectiveOp) -> Any:
         """When a collective can start: now, once its stream is free; over replicas, once the shards that they
-        sum are reduced."""
+        sum are reduced; a copy to the host once its gradients are summed."""
         line, moment = line_of(exchange.group)[0], self.now
-        for before in (line, *BEFORE_REPLICAS * (line == "replicas")):
+        for before in (line, *BEFORE.get(line, ())):
             moment = self.later(moment, self.lines.get(before, 0.0))
         return moment
 
