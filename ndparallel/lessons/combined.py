@@ -21,6 +21,7 @@ from ndparallel.lessons.sweeps import (
     sweep_row,
 )
 from ndparallel.model.units import ModelConfig
+from ndparallel.parallel.context import VARIANTS
 from ndparallel.parallel.mesh import DEFAULT_ORDER, Mesh
 from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
 from ndparallel.results.report import Run, Sweep
@@ -34,6 +35,7 @@ OF_THE_JOB = (
     "stage_chunks",
     "recompute",
     "sequence_parallel",
+    "context_parallel",
     "tp_overlap",
 )
 SHARED_BY = {"tp": "matrices", "pp": "layers", "dp": "the batch", "ep": "experts", "cp": "sequences"}
@@ -168,6 +170,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="none",
         choices=SEQUENCE_PARALLEL,
         help="cut norms and residuals over TP too",
+    )
+    parser.add_argument(
+        "--context-parallel",
+        default="ring",
+        choices=VARIANTS,
+        help="how CP shares a sequence; all-to-all is Ulysses (default ring)",
     )
 
 

@@ -156,6 +156,10 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
         (["--order", "tp-dp"], "--order orders two axes or more, and DP8 has one"),
         (["--tp", "8", "--order", "dp-tp"], "TP8 has one"),
         (["--order", "tp-ap"], "the order 'tp-ap' is no order of"),
+        (
+            ["--tp", "4", "--cp", "4", "--gpus", "16", "--context-parallel", "all-to-all"],
+            "cp=4 cannot cut 8 heads beside tp=4, which an all-to-all gives the ranks; cp can be 1, 2",
+        ),
         (["--tp", "-2"], "tp is -2; a degree of parallelism is at least 1."),
         (["--gpus", "6"], "tp * pp * cp is 4, which does not divide 6 GPUs: choose --gpus 4 or 8, or"),
     ],
@@ -188,6 +192,17 @@ def test_any_legal_combination_runs_from_the_command_line(capsys):
     ]
     assert main(load(LESSON), argv) == 0
     assert "TP2 x PP2 x EP2 x DP2" in capsys.readouterr().out
+
+
+def test_a_sequence_can_be_shared_by_heads_as_in_the_lesson_on_cp(capsys):
+    from ndparallel.lessons.main import main
+
+    argv = ["--cp", "8", "--context-parallel", "all-to-all", "--engine", "inline", "--json"]
+    assert main(load(LESSON), argv) == 0
+    row = json.loads(capsys.readouterr().out)["strategies"][-1]
+    assert row["max_gradient_difference"] < 1e-5
+    attention = measured("cp_context_parallel", "CP Ulysses", Job(), 8)
+    assert row["bytes_sent_per_gpu"] == attention.bytes_sent_per_gpu
 
 
 def test_an_order_is_taken_as_the_sweep_over_orders_writes_it(capsys):
