@@ -32,6 +32,7 @@ ORDER = (
     "no_bubble",
     "heavy_head",
     "ring_attention",
+    "ulysses",
     "experts",
     "who_sits_where",
     "make_it_fit",
