@@ -132,7 +132,7 @@ GRAPHS = {
 # layers of the first and of the last pipeline rank
 ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 PADDED = "--moe-pad-expert-input-to-capacity"
-KEYS_TRAVEL = {
+CONTEXT_PARALLEL = {
     "ring": "",
     "all-gather": "--cp-comm-type all_gather",
     "all-to-all": "--cp-comm-type a2a",
@@ -204,7 +204,7 @@ CHOICES: Mapping[str, Mapping[str, Mapping]] = {
     "job": {"dtype": DTYPES},
     "software": {
         "attention": ATTENTION,
-        "context_parallel": KEYS_TRAVEL,
+        "context_parallel": CONTEXT_PARALLEL,
         "dispatcher": DISPATCHERS,
         "cuda_graphs": GRAPHS,
     },

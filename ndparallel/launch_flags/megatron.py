@@ -201,7 +201,7 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield gradient_flag(job.stack, plan)
     yield "" if job.stack.scales_gradients else "--ddp-average-in-collective"
     yield fields.CAST_WEIGHTS[job.dtype] if job.casts_weights_alone and plan.zero else ""
-    yield fields.KEYS_TRAVEL[job.stack.context_parallel] if plan.cp > 1 else ""
+    yield fields.CONTEXT_PARALLEL[job.stack.context_parallel] if plan.cp > 1 else ""
     if job.shape.experts:
         yield "" if job.capacity_factor is None else f"{fields.CAPACITY} {job.capacity_factor:g}"
         yield fields.DISPATCHERS[dispatcher_of(job, plan)]

@@ -18,7 +18,7 @@ from ndparallel.training.job import Job
 
 RINGS = ("attention, ring in order", "attention, ring zigzag", "attention, overlapped")
 WAYS = ("CP gathered", "CP Ulysses", "CP")
-WAY = ("step_seconds", "exposed share", "sent_bytes", "memory_bytes")
+WAY_COLUMNS = ("step_seconds", "exposed share", "sent_bytes", "memory_bytes")
 AGAINST_TP = ("step_seconds", "exposed share", "memory_bytes")
 
 
@@ -158,7 +158,7 @@ def hiding(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
 def ways(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     """Share the same sequences among more and more GPUs, in each of the three ways."""
     rows = [
-        sweep_row(runner, entry_of(lesson.strategy(name), job, gpus), WAY, way=name, GPUs=gpus)
+        sweep_row(runner, entry_of(lesson.strategy(name), job, gpus), WAY_COLUMNS, way=name, GPUs=gpus)
         for name in WAYS
         for gpus in divisors(job.model.heads)[1:]
     ]

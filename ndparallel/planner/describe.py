@@ -22,7 +22,7 @@ WORDS = {
     "optimizer": "optimizer",
 } | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp", "host")}
 
-CONTEXT_WORDS = {
+SHARED_SEQUENCES = {
     "ring": "keys and values round a ring",
     "all-gather": "keys and values gathered",
     "all-to-all": "heads exchanged over cp (Ulysses)",
@@ -72,7 +72,7 @@ def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
         f"recomputing {' and '.join(modules)}": modules,
         f"the busiest rank's experts with {received:g} times the mean's rows{no_more}": received > 1,
         f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
-        CONTEXT_WORDS[job.stack.context_parallel]: plan.cp > 1 and job.stack.context_parallel != "ring",
+        SHARED_SEQUENCES[job.stack.context_parallel]: plan.cp > 1 and job.stack.context_parallel != "ring",
         cut_words(job, plan): cut_words(job, plan),
     }
     return [*(word for word, holds in words.items() if holds), *state_words(job)]

@@ -202,7 +202,7 @@ DISPATCHER_WORDS = (  # the first that is in the word; a flexible one is DeepEP'
 )
 
 
-CONTEXT_WORDS = (  # the first that is in the word: heads inside a node and blocks across are taken as a ring
+CONTEXT_PARALLEL_WORDS = (  # the first that is in the word: "a2a+p2p" is taken as a ring
     ("p2p|ring", "ring"),
     ("a2a|ulysses|alltoall", "all-to-all"),
     ("gather", "all-gather"),
@@ -211,7 +211,7 @@ CONTEXT_WORDS = (  # the first that is in the word: heads inside a node and bloc
 
 def context_parallel_named(stated: Any) -> str | None:
     """Return our name of how a sequence is shared; None where the word is not known."""
-    return first_named(CONTEXT_WORDS, re.sub("[^a-z0-9]", "", str(stated).lower()))
+    return first_named(CONTEXT_PARALLEL_WORDS, re.sub("[^a-z0-9]", "", str(stated).lower()))
 
 
 def dispatcher_named(stated: Any) -> str | None:
