@@ -36,7 +36,10 @@ from ndparallel.planner.models.sizes import checked_choice, checked_size, checke
 
 SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")  # that every model has
 # activation: does it multiply with a gate, a third matrix?
-GATED = {"gelu": False, "relu": False, "relu2": False, "swiglu": True, "geglu": True}
+GATED = {"gelu": False, "relu": False, "relu2": False, "xielu": False, "swiglu": True, "geglu": True}
+LEARNED = {
+    "xielu": 2
+}  # parameters of an activation itself (XIELUActivation in activations.py of transformers)
 NORMS = ("layernorm", "rmsnorm")
 # where a layer's norms stand: norms of attention's half and of the MLP's
 NORM_PLACES = {"before": (1, 1), "after": (1, 1), "both": (2, 2), "shared": (1, 0)}
@@ -315,7 +318,7 @@ class ModelShape:
             embedding_norm=norm * self.embedding_norm,
             attention=count(self.attention()) + sum(self.attention_norms()) + self.heads * self.sinks,
             linear=count(self.linear_attention()) + (self.linear.small_parameters() if self.linear else 0),
-            dense_mlp=count(self.mlp(self.ffn)),
+            dense_mlp=count(self.mlp(self.ffn)) + LEARNED.get(self.activation, 0),
             router=count(some.router(self.hidden)) if some else 0,
             expert=count(self.mlp(some.ffn)) if some else 0,
             shared_experts=count(self.shared_mlp()),
