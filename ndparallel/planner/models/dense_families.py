@@ -391,11 +391,8 @@ OLMO_HYBRID = replace(
     defaults={**OLMO2.defaults, "attention_every": 4, "linear_conv": 4},
     linear=gated_delta_net,
 )
-JAIS2 = Family(
-    "Jais2Config",
-    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": True, "mlp_bias": True},
-    activations=PLAIN_ACTIVATIONS,
-    norm="layernorm",
-    biases=("norm",),
-    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "mlp_bias": ("mlp",)},
+JAIS2 = replace(
+    NEMOTRON,
+    class_name="Jais2Config",
+    defaults={**NEMOTRON.defaults, "kv_heads": AS_HEADS, "attention_bias": True, "mlp_bias": True},
 )
