@@ -379,13 +379,15 @@ def family() -> Iterator[str]:
     del FAMILIES[name]
 
 
-def test_a_model_family_of_the_page_has_as_many_parameters_as_is_published(family, tmp_path):
-    """Jais-2-8B: 8,090,401,280, as transformers builds it."""
-    sizes = {"hidden_size": 3328, "intermediate_size": 26624, "num_hidden_layers": 32, "vocab_size": 150272}
-    heads = {"num_attention_heads": 26, "num_key_value_heads": 26}
-    path = tmp_path / "jais-2-8b.json"
-    path.write_text(json.dumps({"model_type": family, "hidden_act": "relu2"} | sizes | heads))
-    assert find_model(str(path)).parameters().total == 8_090_401_280
+def test_a_model_family_of_the_page_has_as_many_parameters_as_by_hand(family, tmp_path):
+    """InternLM2.5-7B by hand: two tables, attention, three matrices and two norms a layer, the last norm."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "vocab_size": 92544}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu", "bias": False}
+    path = tmp_path / "internlm2-7b.json"
+    path.write_text(json.dumps({"model_type": family} | sizes | heads))
+    layer = 4096 * (32 + 2 * 8) * 128 + 4096 * 4096 + 3 * 4096 * 14336 + 2 * 4096
+    total = 2 * 92544 * 4096 + 32 * layer + 4096
+    assert find_model(str(path)).parameters().total == total == 7_737_708_544
 
 
 # --------------------------------------------------------------------------------------------------- a column

@@ -228,6 +228,51 @@ def test_gpt_oss_has_biases_of_experts_and_router_and_a_sink_of_every_head(layer
     assert any("sinks" in note for note in shape.notes)
 
 
+LING_MINI = {
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 20,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 157184,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "num_shared_experts": 1,
+}
+
+
+def test_ling_mini_has_the_parameters_that_its_own_code_builds_and_its_card_names():
+    """BailingMoeV2ForCausalLM in models/modeling_bailing_moe_v2.py of github.com/inclusionAI/Ling-V2, its
+    buffer of router biases included: 16255638528 + 4864, and with a prediction layer 17083499776 + 5120. Its
+    README.md: of 16B a token uses 1.4B, and 789M without embedding and head."""
+    shape = shape_of(tiny("bailing_moe_v2", **LING_MINI, num_nextn_predict_layers=1), "ling", "")
+    counted = shape.parameters()
+    assert counted.total == 16255638528 + 4864
+    assert counted.total + counted.prediction == 17083499776 + 5120
+    assert round(counted.active / 1e9, 1) == 1.4
+    assert round((counted.active - counted.token_embedding - counted.head) / 1e6) == 789
+
+
+def test_apertus_has_two_parameters_of_its_activation_in_each_layer():
+    """Apertus-8B by hand: embedding and head; attention with its norms, two matrices, xIELU's two numbers and
+    two norms in each layer; the last norm."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 21504, "num_hidden_layers": 32, "vocab_size": 131072}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "xielu"}
+    shape = shape_of(tiny("apertus", **sizes, **heads), "apertus", "")
+    attention = 4096 * (32 + 2 * 8) * 128 + 4096 * 4096 + 2 * 128
+    layer = attention + 2 * 4096 * 21504 + 2 + 2 * 4096
+    assert shape.parameters().total == 2 * 131072 * 4096 + 32 * layer + 4096 == 8_053_338_176
+    assert any("xIELU is priced as one kernel" in note for note in shape.notes)
+
+
+def test_lara_has_linear_attention_windows_and_whole_attention_in_turn():
+    listed = ["linear_attention", "sliding_attention", "full_attention"]
+    shape = shape_of(VARIANTS["lara_mini"]["config"] | {"layer_types": listed}, "lara", "")
+    assert [*map(shape.kind, range(3))] == ["linear-experts", "window-experts", "experts"]
+
+
 def test_deepseek_v3_and_its_prediction_layer_make_up_its_checkpoint():
     """The Hub counts 3918786560 bf16, 680571043840 fp8 and, but for scales, 15104 fp32 numbers; the
     prediction layer has a projection of 2 x hidden, three norms, and copies of the embedding and the head
@@ -425,7 +470,11 @@ def test_ernie_has_experts_between_two_layers_in_the_last_of_every_n():
         (tiny("hunyuan_v1_moe", num_experts=4, moe_topk=[]), "moe_topk must be a whole number, not []."),
         (tiny("stablelm", qk_layernorm=True), "qk_layernorm True is not supported, only false."),
         (tiny("ernie4_5_moe", use_bias=True), "use_bias True is not supported, only false."),
-        (tiny("apertus", hidden_act="xielu"), "its activation xIELU has parameters and kernels"),
+        (tiny("apertus"), "hidden_act"),
+        (tiny("deepseek_v2", mlp_bias=True), "mlp_bias True is not supported, only false."),
+        (tiny("opt", _remove_final_layer_norm=True), "_remove_final_layer_norm True is not supported"),
+        (tiny("flint"), "layer_types is missing."),
+        (tiny("llama", layer_types=["linear_attention"] * 3, sliding_window=9), "layer_types"),
     ],
 )
 def test_what_a_family_could_be_and_is_not_counted_is_told(entries, sentence):
@@ -605,6 +654,11 @@ WINDOWS = [  # entries, and the layers out of 6 that see the whole sequence
     (tiny("granite_swa", sliding_window=9), [0, 4]),
     (tiny("exaone4", sliding_window=9), [3]),
     (tiny("exaone_moe", sliding_window=9, **SOME), [3]),
+    (tiny("afmoe", sliding_window=9, **SOME), [3]),
+    (tiny("afmoe", sliding_window=9, global_attn_every_n_layers=2, **SOME), [1, 3, 5]),
+    (tiny("cohere2_moe", sliding_window=9, **SOME), [3]),
+    (tiny("kolibri1", sliding_window=9, shared_expert_intermediate_size=24, **SOME), [4]),
+    (tiny("mellum", sliding_window=9, **SOME), [*range(6)]),
     (tiny("vaultgemma", sliding_window=9), [1, 3, 5]),
     (tiny("ministral", sliding_window=9), []),
     (tiny("starcoder2", sliding_window=9, hidden_act="gelu"), []),
@@ -627,6 +681,31 @@ def test_windows_are_on_the_layers_where_transformers_has_them(entries, whole):
     every second layer from the first on, Gemma 3 in five of six, Qwen from layer max_window_layers on."""
     shape = shape_of(entries | {"num_hidden_layers": 6}, "tiny", "")
     assert (shape.window, [*shape.whole_layers]) == (9, whole)
+
+
+def test_a_window_that_is_not_given_is_that_of_the_class_and_a_null_is_none():
+    """configuration_*.py of transformers 5.24.0."""
+    for entries, window in ((tiny("mistral"), 4096), (tiny("gemma3_text"), 4096), (tiny("cwm"), 8192)):
+        assert shape_of(entries, "tiny", "").window == window
+        assert shape_of(entries | {"sliding_window": None}, "tiny", "").window == 0
+    assert shape_of(tiny("mixtral", **SOME), "tiny", "").window == 0
+
+
+@pytest.mark.parametrize(
+    "entries, unrotated",
+    [
+        (tiny("cohere2", sliding_window=9), [3]),
+        (tiny("exaone4", sliding_window=9), [3]),
+        (tiny("exaone4") | {"sliding_window": None}, []),
+        (tiny("afmoe", sliding_window=9, **SOME), [3]),
+        (tiny("granite_swa", sliding_window=9), []),
+        (tiny("granite_swa", sliding_window=9, layer_rope_theta=[0, 1e4, 1e4, 1e4, 0, 1e4]), [0, 4]),
+    ],
+)
+def test_layers_without_positions_are_those_that_transformers_does_not_rotate(entries, unrotated):
+    """modeling_*.py of transformers 5.24.0."""
+    shape = shape_of(entries | {"num_hidden_layers": 6}, "tiny", "")
+    assert [*shape.constants.unrotated] == unrotated
 
 
 @pytest.mark.parametrize("switched", [{"use_sliding_window": False}, {}])

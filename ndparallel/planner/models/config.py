@@ -63,7 +63,7 @@ SPELLINGS = {
     "linear_value_dim": ("linear_value_head_dim",),
     "linear_conv": ("linear_conv_kernel_dim",),
     "mlp_types": ("mlp_layer_types",),
-    "prediction_layers": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
+    "prediction_layers": ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"),
     "head_bias": ("lm_head_bias",),
     "qk_norm": ("use_qk_norm",),
     "parallel_residual": ("use_parallel_residual",),

@@ -28,7 +28,7 @@ KEYS = {
     "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),
     "rotary_base": ("rope_theta", "rotary_emb_base"),
     "rotary_share": ("partial_rotary_factor", "rotary_pct"),
-    "router_scaling": ("routed_scaling_factor", "router_scaling_factor"),
+    "router_scaling": ("routed_scaling_factor", "router_scaling_factor", "route_scale"),
     "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
     "activation_clamp": ("swiglu_limit",),
 }
@@ -99,6 +99,9 @@ def constants_of(entries: Mapping[str, Any]) -> Constants:
 def unrotated_layers(entries: Mapping[str, Any]) -> tuple[int, ...]:
     """The layers whose queries and keys are not turned: zeros in a list, else every N-th."""
     listed, every = entries.get("no_rope_layers"), entries.get("no_rope_layer_interval")
+    bases = entries.get("layer_rope_theta")
+    if isinstance(bases, list):  # of Granite: 0 is no rotation
+        return tuple(layer for layer, base in enumerate(bases) if base == 0)
     if listed:
         if not isinstance(listed, list) or not all(kind in (0, 1) for kind in listed):
             raise UserError(f"no_rope_layers must be a list of zeros and ones, not {reprlib.repr(listed)}.")

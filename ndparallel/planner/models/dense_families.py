@@ -20,12 +20,12 @@ from ndparallel.planner.models.family import (
 from ndparallel.planner.models.parts_of_config import (
     bigcode_words,
     cohere_words,
-    exaone_words,
     falcon_words,
     gated_delta_net,
     hunyuan_words,
     hyperclovax_words,
     latent_attention,
+    listed_words,
     neox_words,
     opt_words,
     stablelm_words,
@@ -59,7 +59,7 @@ LLAMA = Family(
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False, "mlp_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "mlp_bias": ("mlp",)},
 )
-MISTRAL = Family("MistralConfig", {"head_dim": PER_HEAD, "tied": False})
+MISTRAL = Family("MistralConfig", {"head_dim": PER_HEAD, "tied": False, "window": 4096})
 QWEN2 = Family("Qwen2Config", {"head_dim": PER_HEAD, "tied": False, "use_window": False}, biases=("qkv",))
 MIMO = replace(QWEN2, class_name="MiMoConfig", must={"attention_bias": True})
 QWEN3 = Family(
@@ -88,7 +88,9 @@ QWEN3_5 = replace(
 PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
 GRANITE = replace(LLAMA, class_name="GraniteConfig")
 SMOLLM3 = replace(
-    LLAMA, class_name="SmolLM3Config", defaults={**LLAMA.defaults, "tied": True, "use_window": False}
+    LLAMA,
+    class_name="SmolLM3Config",
+    defaults={**LLAMA.defaults, "kv_heads": 4, "tied": True, "use_window": False},
 )
 OLMO2 = Family(
     "Olmo2Config",
@@ -97,10 +99,16 @@ OLMO2 = Family(
     norms="after",
     qk_norm="width",
 )
-OLMO3 = replace(OLMO2, class_name="Olmo3Config", full_every=4)
+OLMO3 = replace(OLMO2, class_name="Olmo3Config", defaults={**OLMO2.defaults, "window": 4096}, full_every=4)
 GEMMA2 = Family(
     "Gemma2Config",
-    {"head_dim": 256, "tied": True, "attention_bias": False, "activation": "gelu_pytorch_tanh"},
+    {
+        "head_dim": 256,
+        "tied": True,
+        "attention_bias": False,
+        "activation": "gelu_pytorch_tanh",
+        "window": 4096,
+    },
     spellings={"activation": ("hidden_activation",)},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     norms="both",
@@ -168,7 +176,12 @@ OPT = Family(
     position="learned",
     biases=ALL_BUT_THE_HEAD,
     words=opt_words,
-    must={"do_layer_norm_before": True, "enable_bias": True, "layer_norm_elementwise_affine": True},
+    must={
+        "do_layer_norm_before": True,
+        "enable_bias": True,
+        "layer_norm_elementwise_affine": True,
+        "_remove_final_layer_norm": False,
+    },
 )
 NEMOTRON = Family(
     "NemotronConfig",
@@ -190,13 +203,14 @@ COHERE = Family(
 COHERE2 = replace(
     COHERE,
     class_name="Cohere2Config",
-    defaults={"head_dim": PER_HEAD, "tied": True, "attention_bias": False},
+    defaults={"head_dim": PER_HEAD, "tied": True, "attention_bias": False, "window": 4096},
     full_every=4,
+    rotates_windows_alone=True,
     words=lambda config: {},
 )
 GLM4 = Family(
     "Glm4Config",
-    {"tied": False, "attention_bias": False},
+    {"tied": False, "attention_bias": True},
     bias_flags={"attention_bias": ("qkv",)},
     norms="both",
 )
@@ -252,17 +266,23 @@ ARCEE = replace(LLAMA, class_name="ArceeConfig", activations=PLAIN_ACTIVATIONS)
 INTERNLM3 = replace(
     LLAMA,
     class_name="InternLM3Config",
+    defaults={**LLAMA.defaults, "kv_heads": 2, "head_dim": 128},
     spellings={"attention_bias": ("attention_bias", "qkv_bias"), "mlp_bias": ("mlp_bias", "bias")},
 )
-IQUESTCODER = replace(LLAMA, class_name="IQuestCoderConfig")
+IQUESTCODER = replace(
+    LLAMA, class_name="IQuestCoderConfig", defaults={**LLAMA.defaults, "kv_heads": 8, "head_dim": 128}
+)
 HELIUM = replace(
-    LLAMA, class_name="HeliumConfig", bias_flags={"attention_bias": ("qkv",), "mlp_bias": ("mlp",)}
+    LLAMA,
+    class_name="HeliumConfig",
+    defaults={**LLAMA.defaults, "head_dim": 128},
+    bias_flags={"attention_bias": ("qkv",), "mlp_bias": ("mlp",)},
 )
 MINISTRAL = replace(MISTRAL, class_name="MinistralConfig")
-MINISTRAL3 = replace(MISTRAL, class_name="Ministral3Config")
+MINISTRAL3 = replace(MISTRAL, class_name="Ministral3Config", defaults={"head_dim": 128, "tied": False})
 CWM = Family(
     "CwmConfig",
-    {"head_dim": 128, "tied": False, "mlp_bias": False},
+    {"head_dim": 128, "tied": False, "mlp_bias": False, "window": 8192},
     bias_flags={"mlp_bias": ("mlp",)},
     full_every=4,
     full_first=True,
@@ -281,15 +301,19 @@ HUNYUAN = Family(
     words=hunyuan_words,
 )
 EXAONE4 = Family(
-    "Exaone4Config", {"head_dim": PER_HEAD, "tied": False}, norms="after", qk_norm="head", full_every=4
+    "Exaone4Config",
+    {"head_dim": PER_HEAD, "tied": False, "window": 4096},
+    norms="after",
+    qk_norm="head",
+    full_every=4,
+    rotates_windows_alone=True,
 )
 GRANITE_SWA = replace(
     GRANITE,
     class_name="GraniteSWAConfig",
-    defaults={**GRANITE.defaults, "tied": True},
+    defaults={**GRANITE.defaults, "kv_heads": 4, "tied": True, "window": 128},
     sinks=True,
     full_every=4,
-    words=exaone_words,
     full_first=True,
 )
 HYPERCLOVAX = replace(
@@ -336,4 +360,39 @@ YOUTU = Family(
     {"tied": True, "attention_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     latent=latent_attention,
+)
+EXAONE = replace(
+    LLAMA,
+    class_name="ExaoneConfig",
+    defaults={**LLAMA.defaults, "kv_heads": 8},
+    spellings={"layers": ("num_hidden_layers", "num_layers")},
+)
+APERTUS = replace(
+    LLAMA,
+    class_name="ApertusConfig",
+    activations={"xielu": "xielu"},
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    qk_norm="head",
+)
+GLM4V = Family("Glm4vTextConfig", {"head_dim": PER_HEAD, "tied": False}, biases=("qkv",), norms="both")
+MUSE_GLIMMER = Family(
+    "MuseGlimmerTextConfig",
+    {"head_dim": 128, "tied": False, "activation": "silu", "window": 2048},
+    spellings={"activation": ("hidden_activation",)},
+    norms="both",
+    qk_norm="unscaled",
+    output_gate=True,
+    words=listed_words,
+    must={"attention_bias": False},
+)
+OLMO_HYBRID = replace(
+    OLMO2,
+    class_name="OlmoHybridConfig",
+    defaults={**OLMO2.defaults, "attention_every": 4, "linear_conv": 4},
+    linear=gated_delta_net,
+)
+JAIS2 = replace(
+    NEMOTRON,
+    class_name="Jais2Config",
+    defaults={**NEMOTRON.defaults, "kv_heads": AS_HEADS, "attention_bias": True, "mlp_bias": True},
 )

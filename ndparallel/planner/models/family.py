@@ -56,7 +56,8 @@ class Family:
     further fields of the ModelShape.
 
     `activation` is given where no key says it; else `activations` translates the key's word. Where a file
-    has a window, every layer has it, or all but one in `full_every`: the last of these, or the first.
+    has a window, every layer has it, or all but one in `full_every`: the last of these, or the first; with
+    `rotates_windows_alone` only layers with a window then have positions.
     """
 
     class_name: str
@@ -76,6 +77,7 @@ class Family:
     norm_weights: bool = True
     full_every: int = 0
     full_first: bool = False
+    rotates_windows_alone: bool = False
     latent: Callable[[Config], LatentAttention] | None = None
     linear: Callable[[Config], GatedDeltaNet] | None = None
     output_gate: bool = False

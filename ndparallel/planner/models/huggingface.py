@@ -124,7 +124,10 @@ def build(config: Config, family: Family) -> dict[str, Any]:
     latent = family.latent(config) if family.latent else None
     flagged = (biases for flag, biases in family.bias_flags.items() if config.flag(flag))
     biases = sum(flagged, family.biases)
-    words = family.words(config)
+    seen = windows(config, family.full_every, family.full_first)
+    words = {"constants": constants_of(config.entries), **family.words(config)}
+    if family.rotates_windows_alone:
+        words["constants"] = replace(words["constants"], unrotated=seen.get("whole_layers", ()))
     return {
         "layers": config.size("layers"),
         "hidden": config.size("hidden"),
@@ -150,8 +153,7 @@ def build(config: Config, family: Family) -> dict[str, Any]:
         "linear": family.linear(config) if family.linear else None,
         "output_gate": family.output_gate,
         "experts": family.experts(config) if family.experts else None,
-        "constants": constants_of(config.entries),
-        **windows(config, family.full_every, family.full_first),
+        **seen,
         **words,
     }
 
@@ -174,6 +176,10 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
             "The biases of experts are counted, but take no time; the activation is priced as SwiGLU without "
             "its clamps."
         )
+    if shape.activation == "xielu":
+        yield "xIELU is priced as one kernel, as other activations are; plain PyTorch runs several."
+    if shape.linear and shape.norms == "after":
+        yield "Norms of linear attention stand before it; they are priced behind it, as attention's are."
     if shape.prediction_layers:
         yield (
             f"Multi-token prediction adds {count(shape.prediction_layers, 'layer')} and the head again, on "

@@ -7,20 +7,27 @@ Glossary: see `ndparallel.planner.models.shape`.
 
 from dataclasses import replace
 
-from ndparallel.planner.models.dense_families import HUNYUAN, MISTRAL, OLMO2, QWEN3, QWEN3_5
+from ndparallel.planner.models.dense_families import COHERE2, HUNYUAN, OLMO2, QWEN3, QWEN3_5
 from ndparallel.planner.models.family import AS_EXPERT, AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family
 from ndparallel.planner.models.parts_of_config import (
+    aria_experts,
+    cohere2_experts,
+    cohere2_words,
     deepseek_v2_experts,
     deepseek_v3_experts,
     ernie_experts,
-    exaone_words,
+    flint_experts,
+    flint_words,
     glm4_words,
     gpt_oss_experts,
     gpt_oss_words,
     granite_experts,
     hunyuan_experts,
     joined_delta_net,
+    kolibri_experts,
+    lara_experts,
     latent_attention,
+    listed_words,
     llama4_experts,
     llama4_words,
     mellum_experts,
@@ -31,7 +38,7 @@ from ndparallel.planner.models.parts_of_config import (
     softmax_words,
 )
 
-MIXTRAL = replace(MISTRAL, class_name="MixtralConfig", experts=mixtral_experts)
+MIXTRAL = Family("MixtralConfig", {"head_dim": PER_HEAD, "tied": False}, experts=mixtral_experts)
 MINIMAX_M2 = Family("MiniMaxM2Config", {"tied": False}, qk_norm="width", experts=gpt_oss_experts)
 QWEN2_MOE = Family(
     "Qwen2MoeConfig",
@@ -71,6 +78,7 @@ DEEPSEEK_V2 = Family(
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     latent=latent_attention,
     experts=deepseek_v2_experts,
+    must={"mlp_bias": False},
 )
 DEEPSEEK_V3 = replace(
     DEEPSEEK_V2,
@@ -119,7 +127,7 @@ LLAMA4 = Family(
 )
 GPT_OSS = Family(
     "GptOssConfig",
-    {"head_dim": 64, "tied": False, "attention_bias": True},
+    {"head_dim": 64, "tied": False, "attention_bias": True, "window": 128},
     biases=("mlp",),
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     sinks=True,
@@ -141,7 +149,12 @@ GRANITEMOESHARED = replace(
     experts=granite_experts,
 )
 GRANITEMOE_SWA = replace(
-    GRANITEMOESHARED, class_name="GraniteMoeSWAConfig", sinks=True, full_every=4, full_first=True
+    GRANITEMOESHARED,
+    class_name="GraniteMoeSWAConfig",
+    defaults={**GRANITEMOESHARED.defaults, "window": 128},
+    sinks=True,
+    full_every=4,
+    full_first=True,
 )
 HUNYUAN_MOE = replace(
     HUNYUAN,
@@ -201,17 +214,155 @@ HY_V3 = Family(
 )
 EXAONE_MOE = Family(
     "ExaoneMoeConfig",
-    {"head_dim": PER_HEAD, "tied": False, "first_dense": 1, "every": 1},
+    {"head_dim": PER_HEAD, "tied": False, "first_dense": 1, "every": 1, "window": 4096},
     spellings={"shared_experts": ("num_shared_experts",)},
     qk_norm="head",
     full_every=4,
+    rotates_windows_alone=True,
     experts=deepseek_v3_experts,
-    words=exaone_words,
 )
 MELLUM = Family(
     "MellumConfig",
-    {"head_dim": 128, "tied": False, "attention_bias": False, "first_dense": 0, "every": 1},
+    {
+        "head_dim": 128,
+        "tied": False,
+        "attention_bias": False,
+        "first_dense": 0,
+        "every": 1,
+        "window": 1024,
+    },
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
+    full_every=1,
     experts=mellum_experts,
+)
+AFMOE = Family(
+    "AfmoeConfig",
+    {"kv_heads": AS_HEADS, "head_dim": 128, "tied": False, "first_dense": 1, "every": 1, "window": 1024},
+    spellings={
+        "shared_experts": ("num_shared_experts",),
+        "first_dense": ("num_dense_layers",),
+        "full_every": ("global_attn_every_n_layers",),
+    },
+    norms="both",
+    qk_norm="head",
+    full_every=4,
+    rotates_windows_alone=True,
+    output_gate=True,
+    experts=deepseek_v3_experts,
+    must={"attention_bias": False},
+)
+ARIA = Family(
+    "AriaTextConfig",
+    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
+    spellings={
+        "experts": ("moe_num_experts",),
+        "top_k": ("moe_topk",),
+        "shared_experts": ("moe_num_shared_experts",),
+    },
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    experts=aria_experts,
+    must={"mlp_bias": False},
+)
+BAILING_MOE_V2 = Family(
+    "BailingMoeV2Config",
+    {
+        "tied": False,
+        "qkv_bias": False,
+        "qk_norm": True,
+        "first_dense": 1,
+        "every": 1,
+        "groups": 8,
+        "top_groups": 4,
+    },
+    spellings={"qkv_bias": ("use_qkv_bias",), "shared_experts": ("num_shared_experts",)},
+    bias_flags={"qkv_bias": ("qkv",)},
+    experts=deepseek_v3_experts,
+    words=glm4_words,
+    must={"use_bias": False, "sliding_window": None},
+)
+COHERE2_MOE = replace(
+    COHERE2,
+    class_name="Cohere2MoeConfig",
+    defaults={"kv_heads": AS_HEADS, "head_dim": 128, "tied": True, "attention_bias": False, "window": 4096},
+    spellings={
+        "dense_ffn": ("prefix_dense_intermediate_size",),
+        "expert_ffn": ("intermediate_size",),
+        "shared_experts": ("num_shared_experts",),
+    },
+    experts=cohere2_experts,
+    words=cohere2_words,
+    must={"first_k_dense_replace": 0},
+)
+FLINT = replace(
+    QWEN3_MOE,
+    class_name="FlintConfig",
+    defaults={
+        "head_dim": 128,
+        "tied": False,
+        "attention_bias": False,
+        "every": 1,
+        "dense_layers": [0, 1],
+        "window": 513,
+    },
+    sinks=True,
+    rotates_windows_alone=True,
+    experts=flint_experts,
+    words=flint_words,
+)
+GLM4V_MOE = replace(
+    GLM4_MOE,
+    class_name="Glm4vMoeTextConfig",
+    defaults={"head_dim": PER_HEAD, "tied": False, "attention_bias": True, "first_dense": 1, "every": 1},
+    words=lambda config: {},
+)
+KOLIBRI1 = Family(
+    "Kolibri1Config",
+    {"head_dim": 128, "tied": False, "window": 513},
+    spellings={"ffn": ("moe_intermediate_size",)},
+    norms="both",
+    qk_norm="head",
+    full_every=5,
+    rotates_windows_alone=True,
+    experts=kolibri_experts,
+)
+SARVAM_MLA = replace(
+    DEEPSEEK_V3,
+    class_name="SarvamMLAConfig",
+    defaults={**DEEPSEEK_V2.defaults, "first_dense": 1, "groups": 1, "top_groups": 1},
+    spellings={"shared_experts": ("n_shared_experts", "num_shared_experts")},
+)
+SARVAM_MOE = replace(
+    GLM4_MOE,
+    class_name="SarvamMoEConfig",
+    defaults={
+        "head_dim": 64,
+        "tied": False,
+        "attention_bias": False,
+        "qk_norm": True,
+        "first_dense": 1,
+        "every": 1,
+    },
+    spellings={
+        "shared_experts": ("n_shared_experts", "num_shared_experts"),
+        "attention_bias": ("attention_bias", "use_qkv_bias"),
+    },
+)
+LARA_MINI = replace(
+    QWEN3_5_MOE,
+    class_name="LaraMiniConfig",
+    defaults={
+        "head_dim": 128,
+        "tied": True,
+        "attention_bias": False,
+        "linear_key_heads": 8,
+        "linear_value_heads": 16,
+        "linear_key_dim": 128,
+        "linear_value_dim": 128,
+        "linear_conv": 4,
+        "window": 512,
+    },
+    output_gate=False,
+    experts=lara_experts,
+    words=listed_words,
 )

@@ -60,6 +60,36 @@ def qwen3_5_experts(config: Config) -> Experts:
     return with_shared_expert(config, mixtral_experts(config))
 
 
+def flint_experts(config: Config) -> Experts:
+    return replace(qwen2_experts(config), shared_gate=False)
+
+
+def lara_experts(config: Config) -> Experts:
+    return replace(qwen3_5_experts(config), shared_gate=False)
+
+
+def kolibri_experts(config: Config) -> Experts:
+    return replace(lara_experts(config), router_bias=True)
+
+
+def aria_experts(config: Config) -> Experts:
+    shared, width = config.size("shared_experts"), config.size("ffn")
+    return replace(mixtral_experts(config), shared_experts=shared, shared_ffn=width)
+
+
+def cohere2_experts(config: Config) -> Experts:
+    """In the layers that are listed, or in all."""
+    kinds = config.layer_kinds("mlp_types", (DENSE, SPARSE))
+    return Experts(
+        config.size("experts"),
+        config.size("top_k"),
+        (width := config.size("expert_ffn")),
+        shared_experts=config.size_or_zero("shared_experts"),
+        shared_ffn=width,
+        dense_layers=tuple(layer for layer, kind in enumerate(kinds) if kind == DENSE),
+    )
+
+
 def deepseek_v2_experts(config: Config) -> Experts:
     return Experts(
         config.size("experts"),
@@ -151,7 +181,7 @@ def latent_attention(config: Config) -> LatentAttention:
 
 def gated_delta_net(config: Config) -> GatedDeltaNet:
     """In the layers that are listed as linear, else in all but the last of every N."""
-    kinds = config.layer_kinds("layer_types", (FULL, LINEAR))
+    kinds = layer_types(config)
     every = 0 if kinds else config.size("attention_every")
     layers = range(config.size("layers"))
     linear = [layer for layer in layers if (kinds[layer] == LINEAR if kinds else (layer + 1) % every)]
@@ -175,19 +205,25 @@ def joined_delta_net(config: Config) -> GatedDeltaNet:
 def windows(config: Config, full_every: int, first: bool) -> dict[str, Any]:
     """The window, and the layers that see the whole sequence all the same: as `layer_types` lists them, or
     one in `full_every` (0: none), the `first` of these or the last."""
-    window = config.size_or_zero("window")
+    window = config.size_or_null("window") if "window" in config.defaults else config.size_or_zero("window")
     switched = config.has("use_window") or "use_window" in config.defaults
     if not window or (switched and not config.flag("use_window")):
         return {}
     last = config.size("layers")
-    if kinds := config.layer_kinds("layer_types", (FULL, SLIDING)):
-        whole = [layer for layer in range(last) if kinds[layer] == FULL]
+    if kinds := layer_types(config):
+        whole = [layer for layer in range(last) if kinds[layer] != SLIDING]
     elif config.has("window_layers"):  # Qwen's, which counts those at the front that have none
         whole = [*range(min(last, config.size("window_layers", least=0)))]
     else:
         every = config.size("full_every") if config.has("full_every") else full_every or last + 1
         whole = [layer for layer in range(last) if (layer + (not first)) % every == 0]
     return {"window": window, "whole_layers": tuple(whole)}
+
+
+def layer_types(config: Config) -> list[str]:
+    """The kinds of attention that are listed; linear attention is one where a family has it."""
+    linear = (LINEAR,) if "linear_conv" in config.defaults else ()
+    return config.layer_kinds("layer_types", (FULL, SLIDING, *linear))
 
 
 def chunks(config: Config, unrotated: tuple[int, ...]) -> dict[str, Any]:
@@ -234,10 +270,14 @@ def hunyuan_words(config: Config) -> Mapping[str, Any]:
     return {"constants": replace(constants_of(config.entries), rotated_first=True)}
 
 
-def exaone_words(config: Config) -> Mapping[str, Any]:
-    """Where there are windows, layers that see the whole sequence have no positions."""
-    whole = windows(config, full_every=4, first=False).get("whole_layers", ())
-    return {"constants": replace(constants_of(config.entries), unrotated=whole)}
+def listed_words(config: Config) -> Mapping[str, Any]:
+    """Where the file does not list the kinds of layers, a rule of the class's own would."""
+    config.value("layer_types")
+    return {}
+
+
+def flint_words(config: Config) -> Mapping[str, Any]:
+    return {**listed_words(config), "constants": replace(constants_of(config.entries), scores="sigmoid")}
 
 
 def softmax_words(config: Config) -> Mapping[str, Any]:
@@ -272,6 +312,14 @@ def glm4_words(config: Config) -> Mapping[str, Any]:
 
 def cohere_words(config: Config) -> Mapping[str, Any]:
     return {"qk_norm": "width" if config.flag("qk_norm") else ""}
+
+
+def cohere2_words(config: Config) -> Mapping[str, Any]:
+    """Its norm is the one whose epsilon is given; dense layers may have a width of their own."""
+    return {
+        "norm": "rmsnorm" if config.entries.get("rms_norm_eps") is not None else "layernorm",
+        "ffn": config.size("dense_ffn" if config.has("dense_ffn") else "ffn"),
+    }
 
 
 def opt_words(config: Config) -> Mapping[str, Any]:

@@ -15,11 +15,13 @@ class Refusal(NamedTuple):
 
 LINEAR = "its linear attention is no gated delta rule, the only one that is a layer here"
 MAMBA = "most of its layers are state spaces (Mamba), which are no layer here"
-CHOSEN = "its attention chooses a token's keys by an indexer, which is no layer here"
-GATED = "a gate of its own multiplies what its attention gives, which is no matrix here"
+CHOSEN = "its attention chooses each token's keys by an indexer, whose matrices and scores are no layer here"
+GATED = "one number of a gate multiplies each head's result, or each gate has a bias, which is no matrix here"
 STREAMS = "its residual is several streams that matrices of their own mix, which are no matrices here"
 CONVOLUTION = "most of its layers are convolutions, which are no layer here"
-OTHER_HEADS = "its layers differ from one another in their heads"
+CONVOLVED = "its attention has convolutions, which are no layer here"
+OTHER_HEADS = "its layers differ from one another in their heads, in number or width, which are one here"
+LOOPS = "its layers run several times in a pass, which is once here"
 REFUSED = {
     "deepseek_v32": Refusal(CHOSEN, "deepseek_v3"),
     "glm_moe_dsa": Refusal(CHOSEN, "deepseek_v3"),
@@ -30,23 +32,39 @@ REFUSED = {
     "dots3_note_text": Refusal(CHOSEN, "deepseek_v3"),
     "deepseek_v4": Refusal(STREAMS, "deepseek_v3"),
     "hy_v4": Refusal(STREAMS, "hy_v3"),
-    "afmoe": Refusal(GATED, "qwen3_moe"),
-    "laguna": Refusal(GATED, "qwen3_moe"),
+    "beam": Refusal(GATED, "afmoe"),
+    "laguna": Refusal(f"{GATED}, and {OTHER_HEADS}", "afmoe"),
+    "step3p5": Refusal(f"{GATED}, and {OTHER_HEADS}", "afmoe"),
     "mimo_v2_flash": Refusal(OTHER_HEADS, "qwen3_moe"),
     "gemma4_text": Refusal(OTHER_HEADS, "gemma3_text"),
+    "gemma4_unified_text": Refusal(OTHER_HEADS, "gemma3_text"),
     "gemma3n_text": Refusal("each layer adds embeddings and streams of its own", "gemma3_text"),
     "longcat_flash": Refusal(
         "each layer has two attentions and two MLPs beside its experts, some of which do nothing",
         "deepseek_v3",
     ),
     "axk1": Refusal("a norm stands behind its experts, and none behind its dense MLPs", "deepseek_v3"),
-    "apertus": Refusal("its activation xIELU has parameters and kernels that are not known here", "llama"),
     "persimmon": Refusal("its norms of queries and keys have a shift, which is not counted here", "nemotron"),
     "bitnet": Refusal("its matrices have weights of three values, and norms before their inputs", "llama"),
     "diffllama": Refusal("each of its heads subtracts one softmax from another", "llama"),
     "dbrx": Refusal("its sizes stand in attn_config and ffn_config, which are not read", "mixtral"),
     "lfm2": Refusal(CONVOLUTION, "llama"),
     "lfm2_moe": Refusal(CONVOLUTION, "qwen3_moe"),
+    "lfm3": Refusal(CONVOLUTION, "llama"),
+    "inkling_text": Refusal(CONVOLVED, "qwen3_moe"),
+    "inkling2_text": Refusal(CONVOLVED, "qwen3_moe"),
+    "inkling2_loop_text": Refusal(CONVOLVED, "qwen3_moe"),
+    "zaya": Refusal(CONVOLVED, "qwen3_moe"),
+    "dory": Refusal(LOOPS, "llama"),
+    "hrm_text": Refusal(LOOPS, "llama"),
+    "ernie4_5_vl_moe_text": Refusal(
+        "what it reads and what it sees have experts of their own", "ernie4_5_moe"
+    ),
+    "muse_spark_text": Refusal(
+        "its experts work in a narrower space, between two matrices", "muse_glimmer_text"
+    ),
+    "mllama_text_model": Refusal("some of its layers attend to what it sees", "llama"),
+    "jetmoe": Refusal("its attention is a mixture of experts too", "mixtral"),
     "nemotron-nas": Refusal(
         "its layers differ from one another in width, and some have no attention", "llama"
     ),
@@ -55,6 +73,8 @@ REFUSED = {
     "minimax": Refusal(LINEAR, "mixtral"),
     "minimax_text_01": Refusal(LINEAR, "mixtral"),
     "kimi_linear": Refusal(LINEAR, "deepseek_v3"),
+    "bailing_hybrid": Refusal(LINEAR, "bailing_moe_v2"),
+    "glm5_next_text": Refusal(f"{LINEAR}, and {STREAMS}", "deepseek_v3"),
     "nemotron_h": Refusal(MAMBA, "nemotron"),
     "mamba": Refusal(MAMBA, "llama"),
     "mamba2": Refusal(MAMBA, "llama"),

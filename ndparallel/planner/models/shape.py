@@ -5,8 +5,8 @@ Idea   A planner needs no weights, only their sizes. A layer is listed as its ma
        cuts and how.
 Cost   A few frozen dataclasses; counting takes microseconds and is exact to the last parameter.
 Limit  Decoder-only transformers, every layer attention, or linear attention, and MLP. What a checkpoint holds
-       besides (vision towers, quantization scales) is left out, and `notes` says so. Sparse attention changes
-       no parameter and is not held here either.
+       besides (vision towers, quantization scales) is left out, and `notes` says so. Sparse attention,
+       whose indexer has matrices of its own, is not held here either.
 
 Glossary
     MLP                 the feed-forward block
@@ -36,7 +36,9 @@ from ndparallel.planner.models.sizes import checked_choice, checked_size, checke
 
 SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")  # that every model has
 # activation: does it multiply with a gate, a third matrix?
-GATED = {"gelu": False, "relu": False, "relu2": False, "swiglu": True, "geglu": True}
+GATED = {"gelu": False, "relu": False, "relu2": False, "xielu": False, "swiglu": True, "geglu": True}
+# parameters of an activation itself (XIELUActivation in activations.py of transformers)
+LEARNED = {"xielu": 2}
 NORMS = ("layernorm", "rmsnorm")
 # where a layer's norms stand: norms of attention's half and of the MLP's
 NORM_PLACES = {"before": (1, 1), "after": (1, 1), "both": (2, 2), "shared": (1, 0)}
@@ -315,7 +317,7 @@ class ModelShape:
             embedding_norm=norm * self.embedding_norm,
             attention=count(self.attention()) + sum(self.attention_norms()) + self.heads * self.sinks,
             linear=count(self.linear_attention()) + (self.linear.small_parameters() if self.linear else 0),
-            dense_mlp=count(self.mlp(self.ffn)),
+            dense_mlp=count(self.mlp(self.ffn)) + LEARNED.get(self.activation, 0),
             router=count(some.router(self.hidden)) if some else 0,
             expert=count(self.mlp(some.ffn)) if some else 0,
             shared_experts=count(self.shared_mlp()),
