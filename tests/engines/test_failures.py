@@ -101,7 +101,12 @@ def test_a_program_that_exits_is_a_failure_of_its_rank(engine):
 
 
 @pytest.mark.parametrize(
-    ("what", "says"), [("kill", "rank 1 was killed by SIGKILL"), ("leave", "rank 1 left with exit code 7")]
+    ("what", "says"),
+    [
+        ("kill", "rank 1 was killed by SIGKILL"),
+        ("leave", "rank 1 left with exit code 7"),
+        ("leave quietly", "rank 1 left with exit code 0 in mid-program"),
+    ],
 )
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_that_ends_without_a_word_is_told_from_its_exit_code(method, what, says):

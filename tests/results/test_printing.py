@@ -1,5 +1,7 @@
 """What all commands print with: lines of a table or a paragraph, in any width."""
 
+import sys
+
 import pytest
 
 from ndparallel.commands.command_line import main
@@ -31,6 +33,18 @@ def test_paragraphs_fill_the_lines_of_a_narrow_terminal(words, monkeypatch, caps
         for line, following in zip(lines, lines[1:]):
             full = len(line) + 1 + len(following.split()[0]) > 50
             assert len(line) <= 60 and (full or following.startswith("(--hint"))
+
+
+@pytest.mark.parametrize(("ranks", "is_terminal", "width"), [(1, True, 60), (1, False, 100), (2, True, 100)])
+def test_a_terminal_has_its_own_width_and_what_is_none_or_mpiruns_100_columns(
+    ranks, is_terminal, width, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", f"{ranks}")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    console, most = plain_console()
+    assert (console.width, most) == (width, width)
+    assert console.is_terminal == (width == 60)
 
 
 @pytest.mark.parametrize("most", [20, 45, 100])
