@@ -447,6 +447,17 @@ def test_bash_agrees_on_tests_arithmetic_and_loops_that_do_not_begin(script):
     assert read_script(script).variables["A"] == [done.stdout.strip()]
 
 
+def test_a_comparison_with_what_is_no_number_is_not_known():
+    """bash: an error, and the other branch."""
+    for test in ("$A -eq 1", "1 -eq $A", "$A -gt $A"):
+        assert "$" in read_script(f"A=x B=1; if [ {test} ]; then B=2; fi").variables["B"][0]
+
+
+def test_the_number_of_a_scripts_arguments_is_the_last_ones():
+    given = {"1": "a", "2": "b", "3": "c"}
+    assert read_script("N=$#; if [ $# -ge 3 ]; then N=x$N; fi", given).variables["N"] == ["x3"]
+
+
 def test_a_number_that_begins_with_0_is_octal_in_a_sum_and_left_as_it_is():
     """bash: 9, and an error for 08."""
     assert read_script("N=010; A=$((N + 1))").variables["A"] == ["$((N + 1))"]

@@ -35,16 +35,25 @@ def test_paragraphs_fill_the_lines_of_a_narrow_terminal(words, monkeypatch, caps
             assert len(line) <= 60 and (full or following.startswith("(--hint"))
 
 
-@pytest.mark.parametrize(("ranks", "is_terminal", "width"), [(1, True, 60), (1, False, 100), (2, True, 100)])
+@pytest.mark.parametrize(
+    ("ranks", "terminal", "widths"),
+    [(1, 60, (60, 60)), (1, 140, (140, 100)), (1, None, (100, 100)), (2, 60, (100, 100))],
+)
 def test_a_terminal_has_its_own_width_and_what_is_none_or_mpiruns_100_columns(
-    ranks, is_terminal, width, monkeypatch
+    ranks, terminal, widths, monkeypatch
 ):
-    monkeypatch.setenv("COLUMNS", "60")
+    """Of a console, and of what is printed there."""
+    monkeypatch.setenv("COLUMNS", f"{terminal or 60}")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", f"{ranks}")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal is not None, raising=False)
     console, most = plain_console()
-    assert (console.width, most) == (width, width)
-    assert console.is_terminal == (width == 60)
+    assert (console.width, most) == widths
+    assert console.is_terminal == (terminal is not None and ranks == 1)
+
+
+def test_what_a_paragraph_begins_with_is_bold():
+    (bold,) = prose("Notice: the bubble.", 60, bold="Notice:").spans
+    assert (bold.start, bold.end, bold.style) == (0, 7, "bold")
 
 
 @pytest.mark.parametrize("most", [20, 45, 100])
