@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpu import CLASSROOM, MismatchError, OutOfMemoryError
@@ -132,6 +133,28 @@ def test_a_value_that_cannot_travel_is_told():
 def test_arrays_of_objects_are_refused():
     with pytest.raises(RankError, match="cannot be sent: they hold Python objects"):
         launch(rank_programs.send_objects, 1, CLASSROOM, engine="processes")
+
+
+def test_when_inline_is_interrupted_no_rank_goes_on_although_another_waits_on_its_way_out():
+    with pytest.raises(KeyboardInterrupt):
+        launch(interrupted_by_rank_2, 3, CLASSROOM, engine="inline")
+    assert went_on == []
+
+
+went_on: list[int] = []
+
+
+def interrupted_by_rank_2(gpu):
+    """Rank 1 could go on when rank 2 is interrupted; rank 0 waits once more where it is left."""
+    if gpu.rank == 2:
+        gpu.send(1, np.zeros(1), "go on")
+        raise KeyboardInterrupt
+    try:
+        gpu.receive(2, "go on")
+        went_on.append(gpu.rank)
+    finally:
+        if gpu.rank == 0:
+            gpu.receive(2, "never sent")
 
 
 # ---- a launcher of its own, so that it can be killed or interrupted
