@@ -163,13 +163,18 @@ def interrupted_by_rank_2(gpu):
 SCRIPT = """
 import signal, sys
 from gpu import CLASSROOM
+from ndparallel.engines import rank_process
 from ndparallel.engines.launch import Ranks
 from tests.support import rank_programs
+
+method, _, by_thread = sys.argv[2].partition(", ")
+if by_thread:
+    rank_process.end_with_parent = lambda launcher: False  # as where the kernel is not Linux
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start deaf to it
     try:
-        with Ranks(4, "processes", sys.argv[2]) as ranks:
+        with Ranks(4, "processes", method) as ranks:
             ranks.run(rank_programs.rings_without_end, CLASSROOM, 4, sys.argv[1])
     except KeyboardInterrupt:
         sys.exit("interrupted")
@@ -251,6 +256,12 @@ def test_a_rank_killed_in_the_middle_of_an_all_reduce_is_reported_once_and_nothi
     assert text.splitlines()[-1].endswith(
         "RankKilled: rank 2 was killed by SIGKILL, and the other ranks were ended."
     )
+
+
+@pytest.mark.parametrize("running", ["fork, by a thread", "spawn, by a thread"], indirect=True)
+def test_ranks_end_when_their_launcher_is_killed_where_no_kernel_ends_them(running):
+    running.process.kill()
+    assert running.end() == ("", -signal.SIGKILL)
 
 
 def test_ctrl_c_ends_all_ranks_quietly(running):
