@@ -458,6 +458,17 @@ def test_the_number_of_a_scripts_arguments_is_the_last_ones():
     assert read_script("N=$#; if [ $# -ge 3 ]; then N=x$N; fi", given).variables["N"] == ["x3"]
 
 
+def test_a_case_of_what_is_not_known_leaves_open_what_its_branches_set():
+    for script in ("case $SIZE in 7B) A=2 ;; esac", "case 7B in $SIZE) A=2 ;; esac"):
+        assert "$" in read_script(f"A=1; {script}").variables["A"][0]
+
+
+def test_another_shells_variables_are_not_the_scripts(tmp_path):
+    (tmp_path / "model.sh").write_text("A=2")
+    for line, value in (("bash model.sh", "1"), ("source model.sh", "2"), (". ./model.sh", "2")):
+        assert read_script(f"A=1\n{line}", folder=tmp_path).variables["A"] == [value]
+
+
 def test_a_number_that_begins_with_0_is_octal_in_a_sum_and_left_as_it_is():
     """bash: 9, and an error for 08."""
     assert read_script("N=010; A=$((N + 1))").variables["A"] == ["$((N + 1))"]

@@ -156,7 +156,8 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
         (["--order", "tp-dp"], "--order orders two axes or more, and DP8 has one"),
         (["--tp", "8", "--order", "dp-tp"], "TP8 has one"),
         (["--order", "tp-ap"], "the order 'tp-ap' is no order of"),
-        (["--tp", "-2"], "tp is -2; a degree of parallelism is at least 1."),
+        (["--tp", "-2"], "--tp is -2; a degree of parallelism is at least 1."),
+        (["--cp", "2", "--dp", "8"], "tp * pp * cp * dp is 16, not the 8 GPUs of --gpus"),
         (["--gpus", "6"], "tp * pp * cp is 4, which does not divide 6 GPUs: choose --gpus 4 or 8, or"),
     ],
 )
