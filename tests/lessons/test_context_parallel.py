@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpu import Event
 from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.context_parallel import is_cp_faster
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.parallel.context import zigzag
@@ -135,3 +136,10 @@ def test_cp_beats_tp_from_some_length_on_and_needs_more_memory_only_for_short_se
     ]
     heavier = [row["CP_memory_bytes"] > row["TP_memory_bytes"] for row in rows]
     assert heavier == sorted(heavier, reverse=True) and heavier[0] and not heavier[-1]
+
+
+@pytest.mark.parametrize(
+    ("cp", "tp", "is_faster"), [(1.0, 2.0, True), (2.0, 1.0, False), (None, 2.0, False), (1.0, None, False)]
+)
+def test_cp_is_faster_where_both_ran_and_it_takes_less(cp, tp, is_faster):
+    assert is_cp_faster({"CP_step_seconds": cp, "TP_step_seconds": tp}) is is_faster

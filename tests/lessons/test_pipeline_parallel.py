@@ -241,3 +241,13 @@ def test_the_sweep_over_chunks_has_links_that_cost_nothing_beside_those_that_do(
     steps = {(row["links"], row["chunks"]): row["step_seconds"] for row in rows}
     assert all(row["exposed share"] == 0 for row in rows if row["links"] == "free")
     assert all(steps["free", v] < steps["inside", v] < steps["across", v] for v in (1, 2, 4))
+
+
+@pytest.mark.parametrize(
+    ("batch", "most", "ranks", "parts"),
+    [(8, 8, 4, 8), (12, 8, 3, 6), (12, 8, 5, 6), (6, 5, 1, 3), (8, 4, 0, 4)],
+)
+def test_a_batch_is_cut_into_as_many_parts_as_can_be_and_if_possible_into_whole_rounds(
+    batch, most, ranks, parts
+):
+    assert most_parts(batch, most, ranks) == parts
