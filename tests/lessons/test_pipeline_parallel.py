@@ -187,7 +187,18 @@ def test_a_batch_that_8_does_not_divide_is_cut_as_often_as_it_can_be_and_that_is
 
 @pytest.mark.parametrize(
     ("batch", "gpus", "number"),
-    [(8, 4, 8), (12, 4, 4), (6, 4, 6), (12, 3, 6), (12, 2, 6), (14, 2, 2), (14, 4, 7)],
+    [
+        (8, 4, 8),
+        (12, 4, 4),
+        (6, 4, 6),
+        (12, 3, 6),
+        (12, 2, 6),
+        (14, 2, 2),
+        (14, 4, 7),
+        (9, 1, 3),
+        (14, 1, 7),
+        (8, 0, 8),
+    ],
 )
 def test_whole_rounds_of_microbatches_are_taken_where_the_batch_allows_them(batch, gpus, number):
     assert most_parts(batch, 8, gpus) == number
@@ -241,13 +252,3 @@ def test_the_sweep_over_chunks_has_links_that_cost_nothing_beside_those_that_do(
     steps = {(row["links"], row["chunks"]): row["step_seconds"] for row in rows}
     assert all(row["exposed share"] == 0 for row in rows if row["links"] == "free")
     assert all(steps["free", v] < steps["inside", v] < steps["across", v] for v in (1, 2, 4))
-
-
-@pytest.mark.parametrize(
-    ("batch", "most", "ranks", "parts"),
-    [(8, 8, 4, 8), (12, 8, 3, 6), (12, 8, 5, 6), (6, 5, 1, 3), (8, 4, 0, 4)],
-)
-def test_a_batch_is_cut_into_as_many_parts_as_can_be_and_if_possible_into_whole_rounds(
-    batch, most, ranks, parts
-):
-    assert most_parts(batch, most, ranks) == parts
