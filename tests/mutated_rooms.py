@@ -401,7 +401,9 @@ ROOMS = {
         ],
     ),
     "tasks": Room(
-        files_of("ndparallel/exercises/tasks"), ["tests/exercises", "tests/commands/test_exercise.py"]
+        files_of("ndparallel/exercises/tasks"),
+        ["tests/exercises", "tests/commands/test_exercise.py"],
+        in_other_processes=True,
     ),
     "shell": Room(
         [

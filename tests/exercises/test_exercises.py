@@ -16,7 +16,7 @@ from ndparallel.exercises.catalog import ORDER, find_exercise
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.grade import graded, par_of
 from ndparallel.exercises.runs import in_pipeline
-from ndparallel.exercises.tasks import fill_the_bubble, heavy_head, no_bubble, vocabulary_loss
+from ndparallel.exercises.tasks import fill_the_bubble, heavy_head, no_bubble, prefetch, vocabulary_loss
 from ndparallel.exercises.template import is_solution, solution, template
 from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict, judge
 from ndparallel.pipeline.timing import Timing
@@ -128,6 +128,12 @@ def test_a_loss_is_right_to_a_ten_thousandth_of_itself_or_of_1():
     for found, is_right in (([1000.05, 0.01005], True), ([1000.2, 0.01], False), ([1000, 0.0102], False)):
         wrong = vocabulary_loss.fault(0, np.array(found), np.array([1000, 0.01]), targets)
         assert (wrong == "") == is_right
+
+
+def test_who_prefetches_with_the_models_memory_is_asked_for_his_waits():
+    same, more = (Attempt({"peak_memory_bytes": size}) for size in (1e6, 1.01e6))
+    assert prefetch.over_par(same, same).startswith("The links are silent")
+    assert prefetch.over_par(more, same).startswith("More than two units are whole")
 
 
 def test_in_zb_h2_no_gpu_waits_between_its_first_action_and_its_last():
