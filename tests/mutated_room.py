@@ -41,7 +41,7 @@ from tests.mutations import Mutation, first_line, mutated
 
 Function = tuple[str, int]  # its file and first line
 
-USUAL = ("-n", "0", "-p", "no:cacheprovider", "--hypothesis-profile", "mutations", "--timeout", "900")
+USUAL = ("-n", "0", "-p", "no:cacheprovider", "--hypothesis-profile", "mutations")
 SPARE_CPU_SECONDS = 20  # that a test may need beside three times what it needed before
 PASSED, FAILED, BROKEN = range(3)
 CACHE = type(functools.cache(len))
@@ -234,6 +234,9 @@ class Trials:
         before = path.read_bytes()
         after = mutated(before, mutation)
         calling = [each for each in self.calls if place in each.functions]
+        others = [each for each in self.calls if each not in calling]
+        if self.room.in_other_processes:
+            calling += others
 
         def survives() -> bool:
             put(path, before, after)
@@ -242,7 +245,7 @@ class Trials:
         with on_disk(path, after):
             if mutation.function and place not in self.at_import and can_be_put(path, before, after):
                 return not succeeds(survives)
-            return not self.passes_anew([*calling, *(each for each in self.calls if each not in calling)])
+            return not self.passes_anew(calling if self.room.in_other_processes else [*calling, *others])
 
     def passes(self, places: Sequence[int], seconds: Sequence[float] = ()) -> bool:
         """Whether these tests pass here, none with far more CPU than the seconds that it took before."""
@@ -259,7 +262,7 @@ class Trials:
     def passes_anew(self, calls: Sequence[Calls]) -> bool:
         """Whether these tests pass in a new process, which imports the changed file."""
         names = [self.session.items[each.test].nodeid for each in calls]
-        command = [sys.executable, "-m", "pytest", *USUAL, "-x", *names]
+        command = [sys.executable, "-m", "pytest", *usual(self.room), "-x", *names]
         return not subprocess.run(command, capture_output=True).returncode
 
 
@@ -290,12 +293,17 @@ def allow_cpu(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
 
 
+def usual(room: Room) -> list[str]:
+    """How its tests are run."""
+    return [*USUAL, "--timeout", f"{room.limit_seconds}"]
+
+
 def main() -> int:
     room = ROOMS[sys.argv[1]]
     chosen = [Mutation(**fields) for fields in json.load(sys.stdin)]
     verdicts = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what pytest says
-    return pytest.main([*USUAL, *room.tests], [Trials(room, chosen, verdicts)])
+    return pytest.main([*usual(room), *room.tests], [Trials(room, chosen, verdicts)])
 
 
 STDERR = os.dup(2)  # which no test captures

@@ -13,6 +13,8 @@ class Room:
 
     files: Sequence[str]
     tests: Sequence[str]
+    in_other_processes: bool = False  # whether code runs where it cannot be noted: every test may call it
+    limit_seconds: int = 900  # of a test that hangs
 
 
 def files_of(folder: str) -> list[str]:
@@ -79,6 +81,7 @@ JOBS = (
     "state_options",
     "token_counts",
 )
+MPI = ("coordinator", "mpi", "world")
 COMMANDS = (
     "collective",
     "explain_rows",
@@ -371,5 +374,52 @@ ROOMS = {
             "tests/parallel/test_mesh.py",
             "tests/search/test_advice.py",
         ],
+    ),
+    "engines": Room(
+        [
+            file
+            for file in files_of("ndparallel/engines")
+            if file not in [f"ndparallel/engines/{name}.py" for name in MPI]
+        ],
+        ["tests/engines", "tests/test_gpu.py", "tests/contention/test_replay.py"],
+        in_other_processes=True,
+        limit_seconds=60,
+    ),
+    "mpi": Room(  # needs mpi4py and mpirun
+        [f"ndparallel/engines/{name}.py" for name in MPI],
+        ["tests/engines/test_mpi.py", "tests/engines/test_two_hosts.py"],
+        in_other_processes=True,
+        limit_seconds=120,
+    ),
+    "lessons": Room(
+        files_of("ndparallel/lessons"),
+        [
+            "tests/lessons",
+            "tests/commands/test_lesson.py",
+            "tests/results",
+            "tests/hardware/test_disturbances.py",
+        ],
+    ),
+    "tasks": Room(
+        files_of("ndparallel/exercises/tasks"),
+        ["tests/exercises", "tests/commands/test_exercise.py"],
+        in_other_processes=True,
+    ),
+    "shell": Room(
+        [
+            f"ndparallel/launch_flags/{name}.py"
+            for name in (
+                *("shell", "shell_arithmetic", "shell_conditions", "shell_files", "shell_script"),
+                *("shell_words", "options", "settings", "nodes", "reading", "forks"),
+            )
+        ],
+        ["tests/launch_flags"],
+    ),
+    "reports": Room(
+        [
+            f"ndparallel/results/{name}.py"
+            for name in ("columns", "printing", "progress", "record", "report", "show")
+        ],
+        ["tests/results", "tests/lessons", "tests/commands/test_lesson.py"],
     ),
 }

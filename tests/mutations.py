@@ -12,7 +12,8 @@ Idea   A test is worth what it catches. Comparisons are flipped, + becomes -, te
        equivalent_mutations.toml lists those that change nothing, each with the reason. They are not tried.
 Cost   The tests of each room once, and then mostly a second for a mutation that is caught; a survivor costs
        all tests that call its function.
-Limit  It is a habit of development and no test. Messages of errors, imports and annotations are not mutated.
+Limit  It is a habit of development and no test. Messages of errors, assertions, imports and annotations
+       are not mutated.
 """
 
 import argparse
@@ -69,7 +70,7 @@ OPERATORS: dict[type, type] = {
 }
 TERMS = (ast.Add, ast.Sub, ast.Mult)  # of which the second can be dropped
 FUNCTIONS = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "ceil": "floor"}
-NOT_MUTATED = (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom)
+NOT_MUTATED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 
 
 @dataclass(frozen=True)

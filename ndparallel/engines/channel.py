@@ -13,8 +13,7 @@ Limit  A frame holds small arrays itself; larger ones lie in the sender's region
 Glossary
     frame     the run, the source, and the message, as frame.py makes it
     outbox    frames that found a pipe full, by target
-    run       the number of the task: ranks are kept between tasks, and what a task left unread must not reach
-              the next
+    run       the number of the task: ranks are kept between tasks, and end where a message is left unread
     early     frames of the next run, from a rank that has begun it before this one
     note      a frame that belongs to no run: a question from the launcher, or the place of a frame too long
               for a pipe
@@ -178,8 +177,6 @@ class Channel:
 
     def begin(self, run: int) -> None:
         self.misuse = None
-        self.look()
-        self.drop_unread()
         self.run = run
         self.table.set_state(self.rank, RUNNING)
         early, self.early = self.early, []
@@ -203,14 +200,6 @@ class Channel:
         self.sleep(*also)
         self.look()
         self.flush()
-
-    def drop_unread(self) -> None:
-        """Set the blocks free of messages that nobody has asked for."""
-        for inbox in self.inboxes.values():
-            for *_, release in inbox:
-                if release:
-                    release()
-            inbox.clear()
 
 
 def write_frame(outlet: int, frame: bytes) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import gpu
 from gpu import MismatchError
+from ndparallel.base.words import count
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FLOORS = os.path.dirname(os.path.abspath(gpu.__file__))
@@ -79,7 +80,7 @@ def report(waits: list[Waiting]) -> str:
     links = [f"in {wait.place}, waits for {wait.what} from rank {wait.source}" for wait in waits]
     if len(links) > MOST_NAMED:
         links[MOST_NAMED - 1 : -1] = [
-            f"waits ... and so on through {len(links) - MOST_NAMED} more ranks, the last of which"
+            f"waits ... and so on through {count(len(links) - MOST_NAMED, 'more rank')}, the last of which"
         ]
     chain = f"rank {waits[0].rank}, " + ", which, ".join(links) + (", which has ended" if ended else "")
     return "\n".join([f"deadlock: {chain}."] + [_unread(wait) for wait in waits[:MOST_NAMED] if wait.unread])

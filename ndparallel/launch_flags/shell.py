@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
-from ndparallel.launch_flags.shell_conditions import ShellBlock, every, follow, outcome
+from ndparallel.launch_flags.shell_conditions import ShellBlock, every, follow, outcome, running
 from ndparallel.launch_flags.shell_files import Statements, included_file
 from ndparallel.launch_flags.shell_script import Script, as_assignment, assign, assign_defaults
 from ndparallel.launch_flags.shell_words import LARGEST, expanded_words
@@ -38,7 +38,8 @@ SHELLS = (("bash", "-c"), ("sh", "-c"))
 INCLUDES = (["source"], ["."])
 PROGRAMS = ("llamafactory-cli", "axolotl")  # as in `llamafactory-cli train FILE.yaml`
 AND_OR = {"&&": lambda truth: truth, "||": lambda truth: None if truth is None else not truth}
-CONDITION = re.compile(r"\s*(?:if|elif|while|until)\s")
+# in which && and || join tests; a branch of `case`, or another block, may begin before it
+CONDITION = re.compile(r"(?:.{0,200}?\))??\s*(?:(?:then|else|do|\{)\s+)?(?:if|elif|while|until)\s", re.DOTALL)
 JOINED = re.compile(r"\\\r?\n")
 
 
@@ -64,8 +65,8 @@ def read_script(
         if statement in AND_OR:
             reached = AND_OR[statement](succeeded)
             continue
-        rest = follow(blocks, statement, script)
-        runs = every([reached, *(block.runs for block in blocks)])
+        rest = follow(blocks, statement, script, reached)
+        runs = every([reached, running(blocks)])
         succeeded, reached = outcome(rest, reached, succeeded, script), True
         if rest and runs is not False:
             pending.insert(carry_out(rest, script, runs is None))

@@ -38,9 +38,13 @@ def sum_of(found: re.Match, variables: Mapping[str, list[str]]) -> int | str:
 def value_of_sum(text: str, variables: Mapping[str, list[str]]) -> int | None:
     """What a sum comes to; None where it is none of known whole numbers."""
     try:
-        return whole_number(ast.parse(in_python(text), mode="eval").body, variables)
+        return whole_number(parsed(text), variables)
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
         return None
+
+
+def parsed(text: str) -> ast.expr:
+    return ast.parse(in_python(text), mode="eval").body
 
 
 def in_python(text: str) -> str:
@@ -66,7 +70,9 @@ def whole_number(node: ast.AST, variables: Mapping[str, list[str]]) -> int:
         case ast.IfExp(condition, yes, no):
             return whole_number(yes if whole_number(condition, variables) else no, variables)
         case ast.Name(name):
-            return int(" ".join(variables[name]))
+            return whole_number(parsed(" ".join(variables[name])), {})
+        case ast.UnaryOp(ast.USub(), operand):
+            return -whole_number(operand, variables)
         case ast.Constant(int() as value) if type(value) is int:
             return value
     raise ValueError

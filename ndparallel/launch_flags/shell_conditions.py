@@ -2,10 +2,11 @@
 
 Limit  Of conditions there are comparisons of what the script itself sets, or is given. A loop is passed over
        where its condition does not hold at first. A test whether something is there that only the
-       environment knows says no.
+       environment knows says no. A function is read where it is defined, as if it were called there.
 
 Glossary
-    block   a condition or a loop that is open; None stands for "not known" in all that is true or false
+    block   a condition, a loop or a group in braces that is open; None stands for "not known" in all that is
+            true or false
 """
 
 import operator
@@ -18,8 +19,10 @@ from ndparallel.launch_flags.shell_files import included_file
 from ndparallel.launch_flags.shell_script import Script
 from ndparallel.launch_flags.shell_words import WORD, name_of, one_word, sum_holds
 
-CLOSERS = ("fi", "done", "esac")
-TEST = re.compile(r"\s*(?:!\s*)?(?:\[\[?\s|test\s|\(\()")
+CLOSERS = ("fi", "done", "esac", "}")
+# a function's name, before its body
+FUNCTION = re.compile(r"\A(?:function\s+[\w-]+\s*(?:\(\s*\))?|[\w-]+\s*\(\s*\))\s*(?=\{|$)")
+TEST = re.compile(r"\s*(?:!\s*)*(?:\[\[?\s|test\s|\(\(|(?:true|false)$)")
 SUM = r"\(\((?:[^()]|\([^()]*\))*\)\)"
 # what they join
 AND, OR = (re.compile(rf"((?:{SUM}|(?!{sign}).)+)(?:{sign})?", re.DOTALL) for sign in ("&&", r"\|\|"))
@@ -37,13 +40,16 @@ TESTS = {  # of two numbers
 
 @dataclass
 class ShellBlock:
-    """An open condition, `case` or loop: whether its present branch runs, and whether one has run already. A
-    `case` has a subject, and before each branch its patterns."""
+    """An open condition, `case`, loop or group: the word that closes it, whether its present branch runs, and
+    whether one has run already; whether it is `reached`, by what is around it and before it. A `case` has a
+    subject, and before each branch its patterns."""
 
+    closer: str
     runs: bool | None
     settled: bool | None
     subject: str | None = None
     patterns: list[str] | None = None
+    reached: bool | None = True
 
     def branch(self, now: bool | None) -> None:
         """Enter a branch whose own condition is `now`."""
@@ -51,15 +57,27 @@ class ShellBlock:
         self.settled = some([self.settled, now])
 
 
-def follow(blocks: list[ShellBlock], statement: str, script: Script) -> str:
+def follow(blocks: list[ShellBlock], statement: str, script: Script, reached: bool | None) -> str:
     """Keep account of conditions and loops, and return what of the statement is neither."""
+    while statement := FUNCTION.sub("", statement):
+        inside = entered(blocks, statement, script, reached)
+        if inside is None:
+            return statement
+        statement = inside
+    return ""
+
+
+def entered(blocks: list[ShellBlock], statement: str, script: Script, reached: bool | None) -> str | None:
+    """Open or close the block, or enter the branch, that a statement begins with, and return what follows
+    there; None where it begins with none."""
     first, rest = [*statement.split(None, 1), ""][:2]
     top = blocks[-1] if blocks else None
     if top and top.patterns is not None and first not in CLOSERS:
         return choose(top, statement)
     if block := opened(first, rest, script):
+        block.reached = every([reached, running(blocks)])
         blocks.append(block)
-        return choose(block, rest.partition(" in")[2].strip())
+        return rest if first == "{" else beginning(block, first, rest)
     match first:
         case "elif" if top:
             top.branch(truth(rest, script))
@@ -72,26 +90,48 @@ def follow(blocks: list[ShellBlock], statement: str, script: Script) -> str:
         case "then" | "do":
             return rest
         case _ if first in CLOSERS:
-            del blocks[-1:]
+            close(blocks, first)
         case _:
-            return statement
+            return None
     return ""
+
+
+def beginning(block: ShellBlock, first: str, rest: str) -> str:
+    """What follows in a block behind the word that opens it: a loop sets its variable."""
+    name, _, words = rest.partition(" in")
+    if first == "for":
+        return f"{name}=({words})" if name.isidentifier() else ""
+    return choose(block, words.strip())
+
+
+def running(blocks: list[ShellBlock]) -> bool | None:
+    """Whether what stands in all these blocks runs."""
+    return every([blocks[-1].reached, blocks[-1].runs]) if blocks else True
+
+
+def close(blocks: list[ShellBlock], closer: str) -> None:
+    """Close the last block that this word closes, with all that is open in it."""
+    place = next((place for place in reversed(range(len(blocks))) if blocks[place].closer == closer), None)
+    if place is not None:
+        del blocks[place:]
 
 
 def opened(first: str, rest: str, script: Script) -> ShellBlock | None:
     """The condition, `case` or loop that a statement opens with its `first` word, if it does."""
     match first:
+        case "{":
+            return ShellBlock("}", True, True)
         case "if":
             now = truth(rest, script)
-            return ShellBlock(now, now)
+            return ShellBlock("fi", now, now)
         case "case":
             subject = rest.partition(" in")[0].strip()
-            return ShellBlock(False, False, one_word(subject, script.variables), [])
+            return ShellBlock("esac", False, False, one_word(subject, script.variables), [])
         case "while" | "until":
             never = truth(rest, script) is (first == "until")
-            return ShellBlock(False if never else None, None)
+            return ShellBlock("done", False if never else None, None)
         case "for":
-            return ShellBlock(None, None)
+            return ShellBlock("done", None, None)
     return None
 
 
@@ -122,6 +162,8 @@ def holds(text: str, script: Script) -> bool | None:
     written = [word for word in WORD.findall(text) if word not in ("[", "]", "[[", "]]", "test")]
     words = [one_word(word, script.variables) for word in written]
     match words:
+        case ["true" | "false" as word]:
+            return word == "true"
         case ["!", *_]:
             now = holds(" ".join(written[1:]), script)
             return None if now is None else not now

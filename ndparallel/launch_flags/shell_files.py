@@ -39,7 +39,7 @@ def around(file: str, folder: Path | None) -> Path | None:
     if not folder:
         return None
     path = UNKNOWN.sub("", file)
-    known = UPWARDS.sub("", path, count=1)
+    known = UPWARDS.sub("", path)
     places = [folder, *folder.parents][path.count("../") :]
     found = (beside(known, place) for place in places)
     return next(filter(None, found), None) or beside(known.rpartition("/")[2], folder)

@@ -106,7 +106,7 @@ def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strate
         return list(lesson.strategies)
     for axis, degree in asked.items():
         if degree < 1:
-            raise UserError(f"{axis} is {degree}; a degree of parallelism is at least 1.")
+            raise UserError(f"--{axis} is {degree}; a degree of parallelism is at least 1.")
     rest = asked.get("tp", 1) * asked.get("pp", 1) * asked.get("cp", 1)
     asked.setdefault("dp", share(rest)(arguments.gpus))
     if rest * asked["dp"] != arguments.gpus:

@@ -192,10 +192,7 @@ def head_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     if job.stack.context_parallel != "all-to-all" or plan.cp == 1:
         return
     if shape.latent:
-        why = (
-            f"an all-to-all cannot cut latent attention over cp={plan.cp}; cp must be 1, or choose "
-            "--context-parallel ring."
-        )
+        why = f"cp={plan.cp} cannot exchange heads of latent attention: take cp=1 or --context-parallel ring."
         yield Violation("latent attention not cut by an all-to-all", why)
     for rule in head_rules("tp*cp", shape.heads, shape.kv_heads, job.stack.shares_kv_heads):
         if not rule.holds(ranks):

@@ -76,8 +76,9 @@ def slower_than_one_gpu(strategies: Sequence[AgainstOneGpu]) -> Iterator[str]:
 
 def largest_loss(one: AgainstOneGpu) -> str:
     """What takes most of a step beyond the work that is shared out."""
-    losses, shared = parts_of(one.row), (one.efficiency or 0.0) * (one.row.step_seconds or 0.0)
-    losses["compute that more GPUs do not shorten"] = losses.pop("compute") - shared
+    assert one.seconds_alone
+    losses, shared_out = parts_of(one.row), one.seconds_alone / one.row.gpus
+    losses["compute that more GPUs do not shorten"] = losses.pop("compute") - shared_out
     return max(losses, key=lambda name: losses[name])
 
 

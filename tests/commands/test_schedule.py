@@ -308,6 +308,10 @@ def test_the_sign_of_a_pair_is_in_the_legend_just_where_it_is_in_the_picture(cap
     assert any("&" in line for line in lines if line.startswith("rank")) == ("&: two run as one" in lines[-2])
 
 
+def test_a_time_in_the_middle_of_a_column_is_in_that_one_however_it_was_added_up():
+    assert [schedule_picture.column(seconds, 5) for seconds in (0.3, 0.1 + 0.2, 0.31)] == [1, 1, 2]
+
+
 def test_a_pair_of_three_columns_has_room_for_its_sign():
     assert "f&B" in drawn("dualpipev", plain=True, width=100)[0].plain
 

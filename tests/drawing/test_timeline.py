@@ -212,6 +212,8 @@ def test_a_block_is_as_high_as_the_share_of_its_cells_time(spans, cell):
 def test_five_percent_of_a_step_do_not_fill_a_row_and_a_message_however_short_is_seen():
     often = tuple(Span(cell + 0.5, cell + 0.55, COMMUNICATION, "m") for cell in range(10))
     assert levels(shares(Lane(0, "tp", often), 10, 1.0), COMMUNICATION, 1.0) == 10 * BLOCKS[1]
+    three_eighths = (Span(0.0, 0.1, COMMUNICATION, "m"), Span(0.2, 0.4, COMMUNICATION, "m"))
+    assert levels(shares(Lane(0, "tp", three_eighths), 0.8, 0.8), COMMUNICATION, 0.8) == BLOCKS[3]
     once = shares(Lane(0, "dp", (Span(1.5, 1.500001, COMMUNICATION, "m"),)), 3, 1.0)
     assert levels(once, COMMUNICATION, 1.0) == f" {BLOCKS[1]} "
 

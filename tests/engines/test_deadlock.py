@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpu import CLASSROOM, GPU, MismatchError
 from ndparallel.engines.alone import Alone
 from ndparallel.engines.launch import DeadlockError, RankError, Ranks, launch
-from ndparallel.engines.shared import RUNNING, SharedFile, Table
+from ndparallel.engines.shared import RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.waiting import Waiting, deadlocked, report
 from tests.support import collective_programs, rank_programs
 
@@ -218,3 +218,37 @@ def test_a_deadlock_inside_any_algorithm_names_the_line_of_the_program(collectiv
         launch(collective_programs.perform_on_some, 4, hardware, case, engine="inline")
     places = re.findall(r"in (\w+\.py):\d+,", str(caught.value))
     assert set(places) == {"collective_programs.py"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "left_out"), [(8, ""), (9, "through 1 more rank,"), (10, "through 2 more ranks,")]
+)
+def test_a_circle_of_eight_is_told_whole(ranks, left_out):
+    text = report([Waiting(rank, (rank + 1) % ranks, "'x'", f"p.py:{rank}", []) for rank in range(ranks)])
+    assert left_out in text and ("and so on" in text) == bool(left_out)
+    assert text.count("waits for 'x'") == 8
+
+
+def test_the_table_has_a_row_for_each_of_many_ranks():
+    file = SharedFile(100)
+    table = Table(file)
+    for rank in range(100):
+        table.sent(rank)[99 - rank] = table.taken(99 - rank)[rank] = rank
+    assert table.with_unread() == []
+    table.taken(99)[0] = 7
+    assert table.with_unread() == [99]
+    table.close()
+    file.close()
+
+
+def test_a_block_lies_in_one_chunk():
+    """The second array has no room behind the first one."""
+    file = SharedFile(1)
+    arena, arrays = (
+        Arena(file, 0),
+        [np.full(size, size % 251, np.uint8) for size in (100_000, 2_000_000, 100_000)],
+    )
+    blocks = [arena.put(array) for array in arrays]
+    for block, array in zip(blocks, arrays):
+        assert np.array_equal(Region(file, 0).array_at(block, np.uint8, array.shape)[0], array)
+    file.close()

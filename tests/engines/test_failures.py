@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpu import CLASSROOM, MismatchError, OutOfMemoryError
@@ -101,7 +102,12 @@ def test_a_program_that_exits_is_a_failure_of_its_rank(engine):
 
 
 @pytest.mark.parametrize(
-    ("what", "says"), [("kill", "rank 1 was killed by SIGKILL"), ("leave", "rank 1 left with exit code 7")]
+    ("what", "says"),
+    [
+        ("kill", "rank 1 was killed by SIGKILL"),
+        ("leave", "rank 1 left with exit code 7"),
+        ("leave quietly", "rank 1 left with exit code 0 in mid-program"),
+    ],
 )
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_that_ends_without_a_word_is_told_from_its_exit_code(method, what, says):
@@ -129,19 +135,46 @@ def test_arrays_of_objects_are_refused():
         launch(rank_programs.send_objects, 1, CLASSROOM, engine="processes")
 
 
+def test_when_inline_is_interrupted_no_rank_goes_on_although_another_waits_on_its_way_out():
+    with pytest.raises(KeyboardInterrupt):
+        launch(interrupted_by_rank_2, 3, CLASSROOM, engine="inline")
+    assert went_on == []
+
+
+went_on: list[int] = []
+
+
+def interrupted_by_rank_2(gpu):
+    """Rank 1 could go on when rank 2 is interrupted; rank 0 waits once more where it is left."""
+    if gpu.rank == 2:
+        gpu.send(1, np.zeros(1), "go on")
+        raise KeyboardInterrupt
+    try:
+        gpu.receive(2, "go on")
+        went_on.append(gpu.rank)
+    finally:
+        if gpu.rank == 0:
+            gpu.receive(2, "never sent")
+
+
 # ---- a launcher of its own, so that it can be killed or interrupted
 
 
 SCRIPT = """
 import signal, sys
 from gpu import CLASSROOM
+from ndparallel.engines import rank_process
 from ndparallel.engines.launch import Ranks
 from tests.support import rank_programs
+
+method, _, by_thread = sys.argv[2].partition(", ")
+if by_thread:
+    rank_process.end_with_parent = lambda launcher: False  # as where the kernel is not Linux
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start deaf to it
     try:
-        with Ranks(4, "processes", sys.argv[2]) as ranks:
+        with Ranks(4, "processes", method) as ranks:
             ranks.run(rank_programs.rings_without_end, CLASSROOM, 4, sys.argv[1])
     except KeyboardInterrupt:
         sys.exit("interrupted")
@@ -223,6 +256,12 @@ def test_a_rank_killed_in_the_middle_of_an_all_reduce_is_reported_once_and_nothi
     assert text.splitlines()[-1].endswith(
         "RankKilled: rank 2 was killed by SIGKILL, and the other ranks were ended."
     )
+
+
+@pytest.mark.parametrize("running", ["fork, by a thread", "spawn, by a thread"], indirect=True)
+def test_ranks_end_when_their_launcher_is_killed_where_no_kernel_ends_them(running):
+    running.process.kill()
+    assert running.end() == ("", -signal.SIGKILL)
 
 
 def test_ctrl_c_ends_all_ranks_quietly(running):

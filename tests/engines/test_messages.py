@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from gpu import CLASSROOM, MismatchError
+from ndparallel.base import bfloat16
 from ndparallel.engines.frame import frame_of, header_of, message_of
 from ndparallel.engines.launch import Ranks, launch
 from tests.support import rank_programs
@@ -91,14 +92,16 @@ def test_a_name_may_be_longer_than_a_frame(two):
     assert [result.value for result in two.run(rank_programs.long_name, CLASSROOM)] == [[0, 1, 2]] * 2
 
 
-def test_blocks_are_used_again():
-    results = launch(blocks_of_ping_pong, 2, CLASSROOM, 100, engine="processes")
+@pytest.mark.parametrize(
+    "array", [np.zeros(1_000_000, np.uint8), bfloat16.narrow(np.zeros(500_000, np.float32))]
+)
+def test_blocks_are_used_again(array):
+    results = launch(blocks_of_ping_pong, 2, CLASSROOM, 100, array, engine="processes")
     # neither can be more than one round ahead of the other
     assert all(result.value <= 2 for result in results)
 
 
-def blocks_of_ping_pong(gpu, rounds):
-    array = np.zeros(1_000_000, np.uint8)
+def blocks_of_ping_pong(gpu, rounds, array):
     for number in range(rounds):
         gpu.send(1 - gpu.rank, array, number)
         gpu.receive(1 - gpu.rank, number, into=array)

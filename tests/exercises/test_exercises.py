@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
 
+import numpy as np
 import pytest
 
 from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer, with_place
@@ -15,7 +16,7 @@ from ndparallel.exercises.catalog import ORDER, find_exercise
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.grade import graded, par_of
 from ndparallel.exercises.runs import in_pipeline
-from ndparallel.exercises.tasks import fill_the_bubble, no_bubble
+from ndparallel.exercises.tasks import fill_the_bubble, heavy_head, no_bubble, prefetch, vocabulary_loss
 from ndparallel.exercises.template import is_solution, solution, template
 from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict, judge
 from ndparallel.pipeline.timing import Timing
@@ -100,12 +101,50 @@ def test_the_file_that_hangs_says_who_waits_for_whom_before_anything_is_changed(
     assert "waits for 'array' from rank 3, which, in why_does_it_hang.py:" in verdict.sentences[1]
 
 
+BEGINS_RIGHT = ("accumulate", "fsdp", "leave_early", "one_f_one_b", "prefetch", "talk_once")
+BEGINS_WRONG = ("capstone", "ddp", "why_does_it_hang", "zero1")
+
+
 @pytest.mark.parametrize("name", ORDER)
-def test_the_lines_to_begin_with_run(name, tmp_path):
+def test_the_lines_to_begin_with_are_right_and_slow_or_wrong_as_their_task_says(name, tmp_path):
     exercise = find_exercise(name)
     verdict = verdict_of_file(name, tmp_path / f"{name}.py", template(exercise) + "\nBEGUN = True\n")
-    begins_with_lines = not all(is_solution(exercise, asked) for asked in exercise.asks)
-    assert verdict.mark in ((PASSED, WRONG) if begins_with_lines else (NOT_BEGUN,))
+    begins = dict.fromkeys(BEGINS_RIGHT, PASSED) | dict.fromkeys(BEGINS_WRONG, WRONG)
+    assert verdict.mark == begins.get(name, NOT_BEGUN)
+    assert (name not in begins) == all(is_solution(exercise, asked) for asked in exercise.asks)
+
+
+def test_the_model_sums_take_the_seconds_of_the_blackboard():
+    """2 (p - 1) hops of a piece: of 500 elements on 4 GPUs, at 0.05 s and 100 elements a second; of 800 over
+    two nodes of 4, whose slow links carry 200 elements at 0.2 s and 10 a second."""
+    hop, slow_hop = 0.05 + 200 / 100, 0.2 + 100 / 10
+    ring = {"step_seconds": 6 * (0.05 + 125 / 100), "bytes_sent": 6 * 125 * 4}
+    assert par("ring").figures == pytest.approx(ring)
+    assert par("two_nodes").figures == pytest.approx({"step_seconds": 3 * hop + 2 * slow_hop + 3 * hop})
+
+
+def test_a_loss_is_right_to_a_ten_thousandth_of_itself_or_of_1():
+    targets = np.array([0, 0])
+    for found, is_right in (([1000.05, 0.01005], True), ([1000.2, 0.01], False), ([1000, 0.0102], False)):
+        wrong = vocabulary_loss.fault(0, np.array(found), np.array([1000, 0.01]), targets)
+        assert (wrong == "") == is_right
+
+
+def test_who_prefetches_with_the_models_memory_is_asked_for_his_waits():
+    same, more = (Attempt({"peak_memory_bytes": size}) for size in (1e6, 1.01e6))
+    assert prefetch.over_par(same, same).startswith("The links are silent")
+    assert prefetch.over_par(more, same).startswith("More than two units are whole")
+
+
+def test_in_zb_h2_no_gpu_waits_between_its_first_action_and_its_last():
+    assert par("no_bubble").figures == {"idle_seconds": 0.0}
+
+
+def test_a_heavy_heads_equal_split_is_as_slow_as_its_task_says():
+    """8 + 8 + 7 + 7 layers, and the last stage takes as long as 11."""
+    layers, head, ranks = heavy_head.MODELS["30 layers"]
+    assert heavy_head.wrong_split([8, 8, 7, 7], layers, ranks) == ""
+    assert 7 + head == 11
 
 
 @pytest.mark.parametrize("name", ORDER)

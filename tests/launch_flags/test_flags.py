@@ -24,6 +24,7 @@ from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron, pipeline_flags
 from ndparallel.launch_flags.megatron_rules import GRAPHED, PAIRED
+from ndparallel.launch_flags.options import launch_script
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
@@ -192,6 +193,23 @@ def test_emitted_flags_read_back_give_the_same_plan(asked):
     for silent in ("--swiglu: no, GELU without a gate", "--disable-bias-linear: no, every matrix has a bias"):
         words = words.replace(silent, "")
     assert words.strip(" ;.") in ("", "Not given, so as Megatron-Core 0.19.2 has it:")
+
+
+@pytest.mark.parametrize(
+    ("room", "said"),
+    [
+        (-1e9, "careful: the fullest GPU lacks 1.00 GB for this plan.\n"),
+        (1e6, "It fits, but is tight"),
+        (40e9, ""),
+    ],
+)
+def test_a_script_is_written_with_a_word_of_care_where_its_plan_fits_hardly_or_not(room, said, capsys):
+    job, plan = job_of(), Plan(tp=8)
+    memory = float(predict(job, plan).fullest.total) + room
+    found = predict(replace(job, hardware=replace(H100, memory_bytes=memory)), plan)
+    assert launch_script("megatron", found)["launch"] == emit_megatron(job, plan)
+    printed = capsys.readouterr().err
+    assert said in printed and bool(said) == bool(printed)
 
 
 @pytest.mark.parametrize("gpus, hosts", [(72, 18), (64, 16), (256, 64)])

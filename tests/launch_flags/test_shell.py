@@ -322,7 +322,7 @@ def test_a_script_that_asks_for_no_arguments_takes_none_from_an_example():
 
 
 def test_of_variables_that_nothing_decides_eight_are_named():
-    loops = "\n".join(f"for i in 1 2; do NAME_{number}=$i; done" for number in range(9))
+    loops = "\n".join(f"for NAME_{number} in 1 2; do cd /; done" for number in range(9))
     (said,) = (note for note in read_megatron(f"{loops}\n{LINE}", H100).notes if "Set in loops" in note)
     assert "NAME_7" in said and "NAME_8" not in said
 
@@ -427,11 +427,59 @@ def test_the_command_line_takes_settings_and_arguments(tmp_path, capsys):
         "A=1; until (( A > 0 )); do A=2; done",
         "A=4; (( A *= 2 + 1 )); ((A++))",
         'A=4; let A=A*2; let "A -= 1"',
+        "A=1; if true; then if [ $A -eq 2 ]; then A=3; fi; A=4; fi",
+        "A=1; if [ $A -eq 2 ]; then A=3; else if [ $A -eq 1 ] || false; then A=5; fi; fi",
+        "A=1; case $A in 1) if false || [ $A -eq 1 ]; then A=6; fi ;; *) A=7 ;; esac",
+        "A=1; [ $A -eq 2 ] && { A=3; A=4; }",
+        "A=1; [ $A -eq 1 ] && { A=3; B=4; } && A=$B$A",
+        "A=1; false && if true; then A=2; fi",
+        "A=1; false && case 1 in 1) if true; then A=2; fi ;; esac",
+        "A=1; if false; then A=2; fi; ! true && A=3",
+        "A=1; ! ! [ $A -eq 1 ] && A=2",
+        "f() { A=2; }; f; function g\n{\n A=${A}3\n}; g",
+        "A=1; if false; then for A in 4 8; do B=1; done; fi; for A in 1; do B=2; done",
+        'A=1; { A=2; }; if [ $A = 1 ]; then { A=3; }; fi; : "}"',
+        "N=0x10; M=3*2; A=$((-M % 4 + N))",
     ],
 )
 def test_bash_agrees_on_tests_arithmetic_and_loops_that_do_not_begin(script):
     done = subprocess.run(["bash", "-c", f'{script}\necho "$A"'], capture_output=True, text=True, check=True)
     assert read_script(script).variables["A"] == [done.stdout.strip()]
+
+
+def test_a_comparison_with_what_is_no_number_is_not_known():
+    """bash: an error, and the other branch."""
+    for test in ("$A -eq 1", "1 -eq $A", "$A -gt $A"):
+        assert "$" in read_script(f"A=x B=1; if [ {test} ]; then B=2; fi").variables["B"][0]
+
+
+def test_the_number_of_a_scripts_arguments_is_the_last_ones():
+    given = {"1": "a", "2": "b", "3": "c"}
+    assert read_script("N=$#; if [ $# -ge 3 ]; then N=x$N; fi", given).variables["N"] == ["x3"]
+
+
+def test_a_case_of_what_is_not_known_leaves_open_what_its_branches_set():
+    for script in ("case $SIZE in 7B) A=2 ;; esac", "case 7B in $SIZE) A=2 ;; esac"):
+        assert "$" in read_script(f"A=1; {script}").variables["A"][0]
+
+
+def test_another_shells_variables_are_not_the_scripts(tmp_path):
+    (tmp_path / "model.sh").write_text("A=2")
+    for line, value in (("bash model.sh", "1"), ("source model.sh", "2"), (". ./model.sh", "2")):
+        assert read_script(f"A=1\n{line}", folder=tmp_path).variables["A"] == [value]
+
+
+def test_a_number_that_begins_with_0_is_octal_in_a_sum_and_left_as_it_is():
+    """bash: 9, and an error for 08."""
+    assert read_script("N=010; A=$((N + 1))").variables["A"] == ["$((N + 1))"]
+    assert read_script("N=08; A=$((N + 1))").variables["A"] == ["$((N + 1))"]
+
+
+def test_a_loops_variable_is_asked_for_though_it_was_set_before():
+    text = f"LAYERS=16\nfor LAYERS in 4 8; do\n{SIZED}\ndone"
+    with pytest.raises(UserError, match="give --set LAYERS=VALUE"):
+        read(text)
+    assert read(text, LAYERS="8").job.shape.layers == 8
 
 
 def test_what_a_command_would_print_stays_one_word_where_its_variable_is_not_quoted():

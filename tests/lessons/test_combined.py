@@ -160,7 +160,8 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
             ["--tp", "4", "--cp", "4", "--gpus", "16", "--context-parallel", "all-to-all"],
             "cp=4 cannot cut 8 heads beside tp=4, which an all-to-all gives the ranks; cp can be 1, 2",
         ),
-        (["--tp", "-2"], "tp is -2; a degree of parallelism is at least 1."),
+        (["--tp", "-2"], "--tp is -2; a degree of parallelism is at least 1."),
+        (["--cp", "2", "--dp", "8"], "tp * pp * cp * dp is 16, not the 8 GPUs of --gpus"),
         (["--gpus", "6"], "tp * pp * cp is 4, which does not divide 6 GPUs: choose --gpus 4 or 8, or"),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpu import Event
 from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.context_parallel import is_cp_faster
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.parallel.context import zigzag
@@ -154,3 +155,10 @@ def test_in_attention_ulysses_sends_what_is_of_a_gpus_own_tokens(gpus):
     results = run(strategy(LESSON, "CP Ulysses"), JOB, gpus)
     averaged = bytes_sent(run(strategy("1d_data_parallel", "DDP overlapped"), JOB, gpus)[0].events)
     assert bytes_sent(results[0].events) == attention + averaged
+
+
+@pytest.mark.parametrize(
+    ("cp", "tp", "is_faster"), [(1.0, 2.0, True), (2.0, 1.0, False), (None, 2.0, False), (1.0, None, False)]
+)
+def test_cp_is_faster_where_both_ran_and_it_takes_less(cp, tp, is_faster):
+    assert is_cp_faster({"CP_step_seconds": cp, "TP_step_seconds": tp}) is is_faster

@@ -2,13 +2,17 @@
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.lessons.registry import load
+from ndparallel.lessons.registry import file_of, load, module_of
 from ndparallel.lessons.runner import Runner, entry_of
+from ndparallel.lessons.sweeps import routing_figures
+from ndparallel.model.units import Routed
 from ndparallel.results.measure import breakdown, bytes_sent
 from ndparallel.training.job import Job
 from tests.support.common import measured, run, strategy
@@ -140,3 +144,19 @@ def test_what_the_sweeps_are_for(sweep, last):
         seconds = [row["step_seconds"] for row in rows]
         assert dropped == sorted(dropped) and seconds == sorted(seconds, reverse=True)
         assert dropped[0] == 0 and rows[-1]["busiest to mean"] < 1.05
+
+
+def test_the_dropped_share_is_of_all_choices_and_the_busiest_rank_is_held_against_the_mean():
+    """Two ranks: of 10 + 10 choices 2 + 3 are dropped, and one rank works on 9 rows, the other on 6."""
+    routed = [Routed((5, 4), (4, 4), 2), Routed((3, 3), (3, 4), 3)]
+    results: list[Any] = [
+        SimpleNamespace(value=SimpleNamespace(routed=[{("layer", 0): each}])) for each in routed
+    ]
+    assert routing_figures(results) == {"dropped share": 5 / 20, "busiest to mean": 9 / 7.5}
+
+
+def test_a_lesson_that_runs_as_a_script_is_that_module_and_no_other_lesson(monkeypatch):
+    script: Any = SimpleNamespace(__file__=f"{file_of(LESSON)}", LESSON=load(LESSON))
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    found = [module_of.__wrapped__(name) is script for name in (LESSON, "0d_single_gpu")]
+    assert found == [True, False]

@@ -187,7 +187,18 @@ def test_a_batch_that_8_does_not_divide_is_cut_as_often_as_it_can_be_and_that_is
 
 @pytest.mark.parametrize(
     ("batch", "gpus", "number"),
-    [(8, 4, 8), (12, 4, 4), (6, 4, 6), (12, 3, 6), (12, 2, 6), (14, 2, 2), (14, 4, 7)],
+    [
+        (8, 4, 8),
+        (12, 4, 4),
+        (6, 4, 6),
+        (12, 3, 6),
+        (12, 2, 6),
+        (14, 2, 2),
+        (14, 4, 7),
+        (9, 1, 3),
+        (14, 1, 7),
+        (8, 0, 8),
+    ],
 )
 def test_whole_rounds_of_microbatches_are_taken_where_the_batch_allows_them(batch, gpus, number):
     assert most_parts(batch, 8, gpus) == number

@@ -103,17 +103,18 @@ def test_tp_divides_the_weights_and_sequence_parallelism_the_activations_too():
     assert peaks["TP"]["weights"] < 0.27 * reference(Job()).peak_bytes["weights"]
 
 
-def test_backward_sums_beside_weights_leave_the_forward_ones_and_the_ends_to_wait_for():
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_backward_sums_beside_weights_leave_the_forward_ones_and_the_ends_to_wait_for(gpus):
     """Of four all-reduces a layer two hide, where a weight's gradient takes longer than a sum; those of
     embedding and head do not."""
     waits = {
-        name: measured(LESSON, name, Job(), 4).exposed_communication_seconds
+        name: measured(LESSON, name, Job(), gpus).exposed_communication_seconds
         for name in ("TP", "TP overlapped", "TP + SP regather", "SP regather overlapped")
     }
     job = Job()
     activation = job.batch * job.model.sequence * job.model.hidden * 4
     link = POCKET.inside
-    one = 2 * 3 * (link.latency_seconds + activation / 4 / link.bandwidth_bytes_per_second)
+    one = 2 * (gpus - 1) * (link.latency_seconds + activation / gpus / link.bandwidth_bytes_per_second)
     assert waits["TP"] - waits["TP overlapped"] == pytest.approx(2 * job.model.layers * one, rel=1e-9)
     gather_and_scatter = one  # half an all-reduce each
     hidden = waits["TP + SP regather"] - waits["SP regather overlapped"]

@@ -99,7 +99,7 @@ def replace_stack(found, **changes):
         (
             preset("deepseek-v3"),
             Plan(cp=2),
-            "cannot cut latent attention over cp=2; .* --context-parallel ring",
+            "cp=2 cannot exchange heads of latent attention: take cp=1 or --context-parallel ring",
         ),
     ],
 )

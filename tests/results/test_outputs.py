@@ -19,6 +19,8 @@ from ndparallel.lessons.runner import Runner
 from ndparallel.lessons.table import run_lesson
 from ndparallel.results.measure import failed
 from ndparallel.results.outputs import drawn_strategies, narrated_strategy
+from ndparallel.results.report import Sweep
+from ndparallel.results.show import show_sweep
 from ndparallel.training.job import Job
 from tests.support.common import SMALL
 
@@ -183,6 +185,22 @@ def test_a_sweep_has_no_timeline_to_draw(option, capsys):
 def test_a_sweep_passes_over_no_option(name, options, capsys):
     code, out, err = lesson(capsys, "--sweep", *options, name=name)
     assert (code, out) == (2, "") and f"chooses its own GPUs and strategies: leave {options[0]} out." in err
+
+
+def test_a_sweeps_sentence_stands_apart_from_its_table(capsys):
+    show_sweep(Sweep("A title", [{"gpus": 2, "step_seconds": 0.5}], "It is short."), as_json=False)
+    assert capsys.readouterr().out.split("\n\n") == [
+        "A title",
+        "gpus    step\n────────────\n2     500 ms",
+        "Notice: It is short.\n",
+    ]
+
+
+def test_who_talks_how_often_is_told_of_two_gpus_too(capsys):
+    _, out, _ = lesson(
+        capsys, "--gpus", "2", "--tp", "2", "--pp", "1", "--timeline", "none", name="4d_combined"
+    )
+    assert "Who talks how often, how much, over which link, in TP2:" in out
 
 
 @pytest.mark.parametrize(

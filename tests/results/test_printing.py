@@ -1,5 +1,7 @@
 """What all commands print with: lines of a table or a paragraph, in any width."""
 
+import sys
+
 import pytest
 
 from ndparallel.commands.command_line import main
@@ -31,6 +33,27 @@ def test_paragraphs_fill_the_lines_of_a_narrow_terminal(words, monkeypatch, caps
         for line, following in zip(lines, lines[1:]):
             full = len(line) + 1 + len(following.split()[0]) > 50
             assert len(line) <= 60 and (full or following.startswith("(--hint"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "terminal", "widths"),
+    [(1, 60, (60, 60)), (1, 140, (140, 100)), (1, None, (100, 100)), (2, 60, (100, 100))],
+)
+def test_a_terminal_has_its_own_width_and_what_is_none_or_mpiruns_100_columns(
+    ranks, terminal, widths, monkeypatch
+):
+    """Of a console, and of what is printed there."""
+    monkeypatch.setenv("COLUMNS", f"{terminal or 60}")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", f"{ranks}")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal is not None, raising=False)
+    console, most = plain_console()
+    assert (console.width, most) == widths
+    assert console.is_terminal == (terminal is not None and ranks == 1)
+
+
+def test_what_a_paragraph_begins_with_is_bold():
+    (bold,) = prose("Notice: the bubble.", 60, bold="Notice:").spans
+    assert (bold.start, bold.end, bold.style) == (0, 7, "bold")
 
 
 @pytest.mark.parametrize("most", [20, 45, 100])

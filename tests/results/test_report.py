@@ -60,9 +60,9 @@ def report(*rows, **changes):
     [(6.0, 3.5, "exposed communication"), (7.0, 2.5, "compute that more GPUs do not shorten")],
 )
 def test_what_a_strategy_loses_most_to_is_beside_the_work_that_is_shared_out(compute, exposed, lost_to):
-    """A step of 10 s at 30% efficiency shares out 3 s of the single GPU's compute."""
+    """Four GPUs share out the single GPU's 12 s of compute: 3 s each, of a step of 10 s."""
     seconds = {"compute_seconds": compute, "exposed_communication_seconds": exposed, "bubble_seconds": 0.5}
-    one: Any = SimpleNamespace(row=row(**seconds, step_seconds=10.0), efficiency=0.3)
+    one: Any = SimpleNamespace(row=row(**seconds, step_seconds=10.0), seconds_alone=12.0)
     assert largest_loss(one) == lost_to
 
 

@@ -214,6 +214,8 @@ def raise_in(gpu, culprit, kind):
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "leave":
             os._exit(7)
+        if kind == "leave quietly":
+            os._exit(0)
         raise KeyError("nonsense")
     gpu.receive(culprit, "never sent")
 

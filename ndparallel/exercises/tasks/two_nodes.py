@@ -69,7 +69,8 @@ def in_world(answer, nodes: int, gpus_per_node: int, size: int) -> Attempt:
 def over_par(yours: Attempt, par: Attempt) -> str:
     if yours.figures["step_seconds"] < 2 * par.figures["step_seconds"]:
         return (
-            "Only what must cross should cross: is every slow link carrying a quarter, or one of them more?"
+            "Only what must cross should cross: is every slow link carrying a quarter, or one of them more? "
+            "And inside a node, is the whole array on its way where a quarter is enough?"
         )
     return (
         "The slow links decide. What has been summed inside a node need cross only once, and each of the "

@@ -93,6 +93,19 @@ def through_one_gpu_every_microbatch(gpu, job):
     return replica.outcome
 
 
+def through_one_gpu_twice(gpu, job):
+    """And average once a step, not after every microbatch."""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        for bucket in [*replica.buckets, *replica.buckets]:
+            bucket.all_reduce(algorithm="naive")
+        replica.optimizer_step()
+    return replica.outcome
+
+
 def averages_twice(gpu, job):
     """Every gradient is averaged 2 times a step"""
     replica = Replica(gpu, job)

@@ -24,6 +24,17 @@ def leaders_talk(gpu, array, nodes, gpus_per_node):
     broadcast(gpu, array, inside)
 
 
+def sums_whole_arrays_inside(gpu, array, nodes, gpus_per_node):
+    """inside a node, is the whole array on its way where a quarter is enough?"""
+    node, place = divmod(gpu.rank, gpus_per_node)
+    inside = Group("inside", tuple(range(node * gpus_per_node, (node + 1) * gpus_per_node)))
+    across = Group("across", tuple(range(place, nodes * gpus_per_node, gpus_per_node)))
+    all_reduce(gpu, array, inside)
+    piece = np.array_split(array, gpus_per_node)[place].copy()
+    all_reduce(gpu, piece, across)
+    all_gather(gpu, array, piece, inside)
+
+
 def forgets_the_nodes(gpu, array, nodes, gpus_per_node):
     """lacks the parts of ranks 4, 5, 6 and 7"""
     first = gpu.rank - gpu.rank % gpus_per_node
