@@ -15,6 +15,7 @@ Right is a split of all layers. Then the seconds of 1F1B count.
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.lessons.registry import full_name, module_of
@@ -48,7 +49,7 @@ def attempt(answer) -> Attempt:
 
 
 def wrong_split(counts: object, layers: int, ranks: int) -> str:
-    if not isinstance(counts, Sequence) or not all(isinstance(count, int) for count in counts):
+    if not isinstance(counts, Sequence) or not all(isinstance(count, Integral) for count in counts):
         return f"split() returned {counts!r}: return a list of whole numbers."
     if len(counts) != ranks:
         return f"{counts} is for {len(counts)} GPUs, and there are {ranks}."

@@ -1,5 +1,7 @@
 """Wrong and slow answers to `heavy_head`. The docstring of each is in what its reader is told."""
 
+import numpy as np
+
 
 def equal_parts(layers, head, ranks):
     """The slowest stage is slower than it must be"""
@@ -20,6 +22,11 @@ def one_layer_less_on_the_last(layers, head, ranks):
 def fractions(layers, head, ranks):
     """return a list of whole numbers"""
     return [(layers + head) / ranks] * (ranks - 1) + [(layers + head) / ranks - head]
+
+
+def numpys_whole_numbers(layers, head, ranks):
+    """The slowest stage is slower than it must be"""
+    return list(np.array(equal_parts(layers, head, ranks)))
 
 
 def loses_layers(layers, head, ranks):
