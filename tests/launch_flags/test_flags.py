@@ -371,6 +371,12 @@ def test_fused_kernels_of_router_and_permutation_are_asked_for_priced_and_writte
     assert "of other software than the lessons' own" in capsys.readouterr().err
 
 
+def test_software_that_is_named_is_priced_though_the_framework_cannot_launch_it(capsys):
+    plan = ["plan", "--model", "llama-3-8b", "--gpus", "8", "--dp", "8", "--zero", "3", "--global-batch", "8"]
+    assert main([*plan, "--software", "pytorch", "--emit", "megatron"]) == 2
+    assert "the plan is for pytorch, which is other software than" in capsys.readouterr().err
+
+
 def test_rows_beside_another_microbatch_and_graphs_are_written_with_what_they_need():
     words = emit_megatron(BESIDE, PIPELINE)
     assert "--overlap-moe-expert-parallel-comm --delay-wgrad-compute" in words
