@@ -91,7 +91,7 @@ DEEPSEEK = LATENT | {
     "n_shared_experts": 2,
 }
 
-# Counted by transformers 5.23.0, which built each model from these very entries (for deepseek_v3 its buffer
+# Counted by transformers 5.24.0, which built each model from these very entries (for deepseek_v3 its buffer
 # of router biases included).
 BUILT = [
     (
