@@ -15,6 +15,8 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 
+LONGEST_WAIT_SECONDS = 0.5  # of the main thread, without a look for signals
+
 
 class StackExit(BaseException):
     """Raised in a stack that is to be left, so that its `finally`s run."""
@@ -43,7 +45,9 @@ class MainStack:
 
     def _acquire(self) -> bool:
         try:
-            return self.baton.acquire()
+            while not self.baton.acquire(timeout=LONGEST_WAIT_SECONDS):
+                pass  # a signal that comes just before a wait is seen only behind it
+            return True
         except KeyboardInterrupt:
             return False
 

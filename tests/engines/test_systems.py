@@ -123,6 +123,21 @@ def test_ctrl_c_ends_a_rank_that_computes_on_a_thread():
     assert run.communicate(timeout=60)[0] == "interrupted\n" and run.returncode == 0
 
 
+def test_ctrl_c_that_comes_just_before_the_main_thread_waits_is_not_lost():
+    """interrupt_main() marks the signal, and wakes nobody."""
+    program = ENDLESS.replace(
+        "    while True:", "    import _thread; _thread.interrupt_main()\n    while True:"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.stdout == "spinning\ninterrupted\n"
+
+
 # ------------------------------------------------------------------------------------------- other systems
 
 
