@@ -117,10 +117,12 @@ def plan_from(settings: Settings, words: Configuration, gpus: int) -> Plan:
 
 def ulysses(settings: Settings, words: Configuration) -> int:
     """Ranks that share a sequence: as the configuration says, or the program's arguments. Raises UserError
-    where the two differ."""
-    named = {name: words[name] for name in ULYSSES if type(words.get(name)) is int and words[name] > 1}
+    where the two differ, or for no whole number."""
+    named = {name: words[name] for name in ULYSSES if words.get(name, 1) not in (0, 1)}
     key = settings.number(DEGREES["cp"])
     for name, degree in named.items():
+        if type(degree) is not int or degree < 1:
+            raise UserError(f"--{name} {brief(degree)}: give a whole number from 1 on.")
         if key not in (1, degree):
             raise UserError(f"--{name} {degree} differs from {DEGREES['cp']} = {key}: change one.")
     return max(key, *named.values(), 1)

@@ -22,8 +22,7 @@ WORDS = {
     "optimizer": "optimizer",
 } | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp", "host")}
 
-SHARED_SEQUENCES = {
-    "ring": "keys and values round a ring",
+SHARED_SEQUENCES = {  # but by a ring, in words
     "all-gather": "keys and values gathered",
     "all-to-all": "heads exchanged over cp (Ulysses)",
 }
@@ -66,13 +65,13 @@ def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
     context parallelism that is no ring."""
     again = plan.modules(job.stack) if plan.recompute == "selective" else ()
     modules = again if again != find_stack(job.stack.name).selective else ()
-    received = float(plan.share(job).received)
+    received, way = float(plan.share(job).received), job.stack.context_parallel
     no_more = ", and no rank can have more" * (received < job.busiest)
     words = {
         f"recomputing {' and '.join(modules)}": modules,
         f"the busiest rank's experts with {received:g} times the mean's rows{no_more}": received > 1,
         f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
-        SHARED_SEQUENCES[job.stack.context_parallel]: plan.cp > 1 and job.stack.context_parallel != "ring",
+        SHARED_SEQUENCES.get(way, ""): plan.cp > 1 and way in SHARED_SEQUENCES,
         cut_words(job, plan): cut_words(job, plan),
     }
     return [*(word for word, holds in words.items() if holds), *state_words(job)]

@@ -700,6 +700,14 @@ def test_two_sizes_of_ulysses_are_told():
         read(config, variables={"sequence_parallel_size": "4"})
 
 
+@pytest.mark.parametrize("size", ["auto", "-2", "2.5"])
+def test_a_size_of_ulysses_that_is_no_whole_number_is_told(size):
+    with pytest.raises(
+        UserError, match=f"--sequence_parallel_size .*{size}.*: give a whole number from 1 on"
+    ):
+        read(ZERO_3, variables={"sequence_parallel_size": size})
+
+
 def test_ulysses_goes_with_data_parallelism_alone_and_with_experts_but_not_their_zero_3():
     for plan, said in (
         (Plan(tp=2, cp=2, dp=2, zero=1), "no Ulysses over cp=2 beside tp=2 and pp=1; take --tp 1 --pp 1"),

@@ -142,6 +142,8 @@ def test_on_two_nodes_ulysses_sends_less_than_a_ring_and_is_faster_though_nothin
     ring, heads, gathered = (measured(LESSON, name, JOB, 8) for name in ("CP", "CP Ulysses", "CP gathered"))
     assert heads.step_seconds * 1.02 < ring.step_seconds < gathered.step_seconds
     assert heads.bytes_sent_per_gpu < ring.bytes_sent_per_gpu
+    ring_of_two, heads_of_two = (measured(LESSON, name, JOB, 2) for name in ("CP", "CP Ulysses"))
+    assert heads_of_two.bytes_sent_per_gpu > ring_of_two.bytes_sent_per_gpu
     assert heads.exposed_communication_seconds > ring.exposed_communication_seconds
 
 

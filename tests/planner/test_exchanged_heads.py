@@ -55,10 +55,13 @@ def test_each_array_is_copied_before_and_behind_its_message():
         assert sum(item.bytes for item in copies) == 4 * sent(items)
 
 
-def test_one_kernel_sees_the_whole_sequence():
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan"])
+def test_one_kernel_sees_the_whole_sequence(stack):
     def attention(cp):
         return next(
-            item for item in lists(Plan(cp=cp)).unit("dense", "none").forward if item.name == "attention"
+            item
+            for item in lists(Plan(cp=cp), LLAMA, stack).unit("dense", "none").forward
+            if item.name == "attention"
         )
 
     whole, part = attention(1), attention(8)

@@ -33,7 +33,8 @@ class AttentionSizes(LayerKernels):
     @property
     def blocks(self):
         """Blocks of keys that a rank's queries meet one after another."""
-        return self.share.cp if self.stack.cp_merges or self.stack.context_parallel == "ring" else 1
+        way = self.stack.context_parallel
+        return self.share.cp if way == "ring" or (way == "all-gather" and self.stack.cp_merges) else 1
 
     @property
     def value_elements(self):
