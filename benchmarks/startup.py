@@ -10,7 +10,7 @@ Limit  The floor is Python's start and the import of numpy and rich, and nothing
        lesson imports of it takes half of the floor on top. On two cores with nothing else on them 57 runs of
        7 rounds had medians of 3.8 to 5.7 for 1D, and for 4D of 7.9 to 11.6: two in five at most 9. Eight on a
        slow day had 5.1 and 10.7 in the middle, ten on a fast one 4.4 and 8.6, nine more 5.1 and 10.3, and the
-       last ten 4.5 and 8.9. So 4D is at its limit. (Of two runs at a time here each takes about 1.2 times as
+       last 13 4.5 and 9.1. So 4D is at its limit. (Of two runs at a time here each takes about 1.2 times as
        long as one alone; the floor is one.) It takes 14 to 17 times the floor's CPU (inline 8 to 9). A third
        of its time is imports, the single GPU, the start and end of 8 processes and the tables, which mostly
        one core does alone; the rest are the layers. For each strategy but those that hardly wait, what these
