@@ -4,27 +4,15 @@ Idea   A table of settings, each with the values that are priced without a word,
        of others.
 """
 
-import re
 from collections.abc import Iterator
 
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.deepspeed_adapters import note_on_matrices, switch_of
-from ndparallel.launch_flags.deepspeed_settings import optimizer_of
 from ndparallel.launch_flags.frozen import frozen
-from ndparallel.launch_flags.reading import Beside
-from ndparallel.launch_flags.settings import Configuration, Settings, unknown_keys
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.launch_flags.settings import Settings, unknown_keys
+from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.memory.deepspeed import smallest_weight
 
-SEQUENCE = (
-    *("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size", "max_seq_len"),
-    *("sequence_len", "seq_length"),
-)
-RECOMPUTES = (fields.TRANSFORMERS_RECOMPUTE, "activation_checkpointing", "grad_checkpoint")
-ADAM = re.compile(
-    r"(?:paged_)?(?:mu)?adamw?(?:_(?:hf|torch|fused|apex|npu|xla|bnb|8bit|32bit))*", re.IGNORECASE
-)
 STAGE, HOST, ACCUMULATION = fields.DEEPSPEED_ZERO, fields.DEEPSPEED_HOST, fields.DEEPSPEED_STEPS
 WEIGHTS = fields.DEEPSPEED_WEIGHTS
 PERSISTENT = "zero_optimization.stage3_param_persistence_threshold"
@@ -72,16 +60,6 @@ PARTS = {  # tables of which none is there, or none of their switches is on
     "sparse_attention": "attention sees all that its mask leaves",
     "compression_training": "weights and activations are whole, in 16 bits",
 }
-PROGRAMS = {  # the same of the program's arguments
-    "torch_compile": "layers are eager",
-    **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "use_liger"), "logits are whole"),
-    **dict.fromkeys(("freeze_llm", "tune_mm_mlp_adapter"), "all weights are trained"),
-    **dict.fromkeys(
-        ("beta", "pref_beta", "rlhf_type", "rl"), "it learns the next token of one sequence each"
-    ),
-    **dict.fromkeys(("use_dora", "modules_to_save", "lora_modules_to_save"), "adapters are plain, and alone"),
-    **dict.fromkeys(("vision_tower", "vision_path"), "the model is the language's alone"),
-}
 
 
 def notes_on_settings(settings: Settings, job: TrainingJob, by: str) -> Iterator[str]:
@@ -127,31 +105,6 @@ def assumed(settings: Settings, job: TrainingJob) -> Iterator[tuple[str, str]]:
         yield fields.DEEPSPEED_BESIDE, f"{job.stack.dp_overlap}".lower()
     if fields.DEEPSPEED_BUCKET in settings.assumed and settings.number(STAGE, 0):
         yield fields.DEEPSPEED_BUCKET, f"{job.stack.reduce_bucket:.0f}"
-
-
-def what_the_program_leaves(
-    words: Configuration, job: TrainingJob, plan: Plan, beside: Beside
-) -> Iterator[str]:
-    """Sentences about what its arguments do not say, or say and is not read."""
-    if (switch := switch_of(words)) and not beside.adapters:
-        unread = f"--{switch} of the program is not read: give --lora or --qlora, with the rank."
-        yield from note_on_matrices(words) if job.adapters else [unread]
-    for name, instead in PROGRAMS.items():
-        if words.get(name, False) is not False:
-            yield f"--{name} of the program is not modelled: {instead}."
-    if not beside.sequence and not words.keys() & {*SEQUENCE}:
-        yield f"No argument of the program says how long sequences are: {job.sequence} tokens (--sequence)."
-    if not words.keys() & {*RECOMPUTES} and plan.pp == 1:
-        yield (
-            f"No argument says --{RECOMPUTES[0]}: nothing is computed again. TRL, LLaMA-Factory and "
-            f"ms-swift do by default (--set {RECOMPUTES[0]}=true)."
-        )
-
-
-def of_optimizer(settings: Settings, words: Configuration) -> Iterator[str]:
-    """A sentence on another optimizer than Adam, or on one whose gradients travel in 1 bit."""
-    if not ADAM.fullmatch(kind := optimizer_of(settings, words)):
-        yield f"Optimizer {brief(kind)} is not modelled: it is priced as AdamW."
 
 
 def notes_on_numbers(settings: Settings) -> Iterator[str]:

@@ -8,24 +8,27 @@ Limit  JSON may have comments (hjson.py), but no words without quotes.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from itertools import takewhile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import option_of
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.deepspeed_adapters import MATRICES
 from ndparallel.launch_flags.hjson import plain_json
-from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program, scheduled, slots_in, whole
+from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program, slots_in, whole
+from ndparallel.launch_flags.programs import (
+    Files,
+    accelerates,
+    arguments_of,
+    file_of_arguments,
+    programs_arguments,
+    script_and_files,
+    without_documents,
+    words_in,
+)
 from ndparallel.launch_flags.settings import Configuration, Settings, flat, read_value
-from ndparallel.launch_flags.shell import read_script
-from ndparallel.launch_flags.shell_files import around
-from ndparallel.launch_flags.shell_words import LARGEST
-from ndparallel.launch_flags.yaml_text import loaded, mapping
 
 ARGUMENTS = {  # of transformers' TrainingArguments, that fill what is "auto" (integrations/deepspeed.py)
     fields.TRANSFORMERS_MICRO: fields.DEEPSPEED_MICRO,
@@ -36,9 +39,6 @@ ARGUMENTS = {  # of transformers' TrainingArguments, that fill what is "auto" (i
 CONFIGS = ("deepspeed_config", "deepspeed")  # arguments that name the configuration
 ACCELERATE = re.compile(r"^(?:distributed_type|deepspeed_config)[ \t]*:", re.MULTILINE)
 PROGRAMS = re.compile(r"^deepspeed[ \t]*:", re.MULTILINE)  # a file of a program's arguments
-AXOLOTL = {"micro_batch_size": fields.TRANSFORMERS_MICRO, "optimizer": "optim"}  # its words, transformers'
-YAML = (".yaml", ".yml")
-EMPTY = ("", "~", "null", None)  # values in YAML
 SWIFT = re.compile(r"zero(?P<stage>[0-3])(?P<host>_offload)?")  # ms-swift's own files, in its swift/config
 OPTIONS_OF_ACCELERATE = {"config_file", "use_deepspeed", "deepspeed_config_file"}
 OF_ACCELERATE = {
@@ -60,10 +60,6 @@ TABLES = (
 )
 DEVICES = (None, "none", "cpu", "nvme")  # deepspeed/runtime/zero/offload_config.py
 MEGATRON = ("num_layers", "tensor_model_parallel_size")  # arguments of Megatron-DeepSpeed's programs
-DOCUMENT = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")  # cat <<END > FILE
-TARGET = re.compile(r">[ \t]*(\"[^\"]*\"|[^\s<>]+)")
-EXPR = re.compile(r"\$\(expr ([^()]*)\)|`expr ([^`]*)`")  # $(expr 64 / $N)
-VARIABLE = re.compile(r"\$(?:(?P<plain>\w+)|\{(?P<braced>\w+)\})")
 
 
 class DeepspeedJob(NamedTuple):
@@ -84,10 +80,10 @@ def job_of(text: str, variables: Mapping[str, str], folder: Path | None) -> Deep
     if plain_json(text).lstrip().startswith("{"):
         found = DeepspeedJob(of_json(text), {}, 0)
     elif ACCELERATE.search(alone := without_documents(text)[0]):
-        found = of_accelerate(accelerates(text), folder, {})
+        found = of_accelerate(accelerates(text), Files(folder))
     elif PROGRAMS.search(alone):
         words = words_in(text)
-        found = DeepspeedJob(named(words.get("deepspeed", ""), folder, {}), words, 0)
+        found = DeepspeedJob(named(words.get("deepspeed", ""), Files(folder)), words, 0)
     else:
         found = of_script(text, variables, folder)
     return found._replace(arguments=found.arguments | own)
@@ -182,35 +178,14 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def accelerates(text: str) -> dict[str, Any]:
-    """The options of `accelerate launch` in a file of `accelerate config`."""
-    said = mapping({"the file": loaded(text)}, "the file")
-    return said | mapping(said, "deepspeed_config") | mapping(said, "parallelism_config")
-
-
-def words_in(text: str) -> dict[str, str]:
-    """The arguments in a file of a program's: those that are one word."""
-    said = mapping({"the file": loaded(text)}, "the file")
-    words = {AXOLOTL.get(name, name): value for name, value in said.items() if value not in EMPTY}
-    for name in words.keys() & {*MATRICES}:
-        words[name] = ",".join(map(str, words[name])) if isinstance(words[name], list) else words[name]
-    return {
-        name: "true" if (name, value) == ("bf16", "auto") else value
-        for name, value in words.items()
-        if isinstance(value, str)
-    }
-
-
-def of_accelerate(
-    options: Mapping[str, Any], folder: Path | None, documents: Mapping[str, str]
-) -> DeepspeedJob:
+def of_accelerate(options: Mapping[str, Any], files: Files) -> DeepspeedJob:
     """What options of `accelerate launch` stand for. Raises UserError for another way than DeepSpeed."""
     if (way := str(options.get("distributed_type", "DEEPSPEED"))) != "DEEPSPEED":
         instead = ": plan it by options, as --software pytorch --zero 3" * (way == "FSDP")
         raise UserError(f"distributed_type {brief(way)} is not read, only DEEPSPEED{instead}.")
     config = {key: read_value(str(options[name])) for name, key in OF_ACCELERATE.items() if name in options}
     if file := options.get("deepspeed_config_file"):
-        own = named(str(file), folder, documents)
+        own = named(str(file), files)
         if not any(key.startswith("zero_optimization") for key in own):
             raise UserError(f"{brief(str(file))} has no zero_optimization, which Accelerate asks for.")
         config |= {key: value for key, value in own.items() if value != "auto"}
@@ -226,42 +201,34 @@ def of_accelerate(
 def of_script(text: str, variables: Mapping[str, str], folder: Path | None) -> DeepspeedJob:
     """The last command that launches DeepSpeed. Raises UserError where there is none, or its configuration is
     not found."""
-    lines, written = without_documents(text)
-    lines = EXPR.sub(lambda found: f"$(({found[1] or found[2]}))".replace("\\", ""), lines)
-    script = read_script(lines, variables, scheduled(text, variables), folder)
-    known = {name: " ".join(words) for name, words in script.variables.items()}
-    documents = {
-        expanded(file, known): body if kept else expanded(body, known) for file, kept, body in written
-    }
+    script, files = script_and_files(text, variables, folder)
     for words in script.commands[::-1]:
-        if found := of_command(words, script.variables, folder, documents):
+        if found := of_command(words, script.variables, files):
             return found
     for words in script.commands:  # a file of arguments that is missing may name the configuration
         if file := file_of_arguments(launcher_and_program(words)[1]):
-            found_text(file, folder, documents, "its arguments")
+            files.text(file, "its arguments")
     raise UserError(
         "it is no configuration of DeepSpeed (JSON), no file of Accelerate's, and no command that names one "
         "with --deepspeed, --deepspeed_config or --config_file."
     )
 
 
-def of_command(
-    words: list[str], variables: Mapping[str, list[str]], folder: Path | None, documents: Mapping[str, str]
-) -> DeepspeedJob | None:
+def of_command(words: list[str], variables: Mapping[str, list[str]], files: Files) -> DeepspeedJob | None:
     """What a command that launches DeepSpeed sets; None for any other."""
     launcher, program = launcher_and_program(words)
     launcher = launcher or words  # its program has no name here
-    arguments, own = programs_arguments(program, folder, documents), arguments_of(launcher)
+    arguments, own = programs_arguments(program, files), arguments_of(launcher)
     if file := own.get("config_file"):
-        own = accelerates(found_text(file, folder, documents)) | own
+        own = accelerates(files.text(file)) | own
     if own.keys() & OPTIONS_OF_ACCELERATE:
-        found = of_accelerate(own, folder, documents)
+        found = of_accelerate(own, files)
         return found._replace(arguments=found.arguments | arguments)
     named_files = (arguments[name] for name in CONFIGS if arguments.get(name, "true") != "true")
     if not (file := next(named_files, "")):
         return None
     refuse_megatrons(arguments)
-    config = named(file, folder, documents)
+    config = named(file, files)
     return DeepspeedJob(config, arguments, gpus_of(launcher, own, variables))
 
 
@@ -281,76 +248,10 @@ def refuse_megatrons(arguments: Mapping[str, str]) -> None:
         raise UserError(f"{option_of(found[0])} is Megatron's: take --from-megatron.")
 
 
-def programs_arguments(words: list[str], folder: Path | None, documents: Mapping[str, str]) -> dict[str, str]:
-    """The arguments in a program's command, and in a file of them that it names and that is found."""
-    file = file_of_arguments(words)
-    text = documents.get(file) or ((path := around(file, folder)) and read_text(path, LARGEST))
-    return (words_in(text) if file and text else {}) | arguments_of(words)
-
-
-def file_of_arguments(words: list[str]) -> str:
-    """The file of a program's arguments that stands alone in its command, as in `llamafactory-cli train
-    FILE`, or behind --config; "" where there is none."""
-    alone = (word for before, word in zip(["", *words], words) if word.endswith(YAML) and before[:1] != "-")
-    file = arguments_of(words).get("config") or next(alone, "")
-    return file if file.endswith(YAML) else ""
-
-
-def arguments_of(words: Iterable[str]) -> dict[str, str]:
-    """Arguments by their names: --bf16 true, --max-length=2048; "true" where no value stands. Of several
-    values the first, but those of a list of matrices, with commas."""
-    found, name, listed = dict[str, str](), "", ""
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            found[name] = value if equals else "true"
-            name, listed = "" if equals else name, ""
-        elif name:
-            found[name], listed, name = word, name if name in MATRICES else "", ""
-        elif listed:
-            found[listed] += f",{word}"
-    return found
-
-
-# ---------------------------------------------------------------------------------- files that a script names
-
-
-def without_documents(text: str) -> tuple[str, list[tuple[str, bool, str]]]:
-    """A script without the files that it writes itself (cat <<END > FILE); and these, each with its name and
-    whether variables in it stay as they are written."""
-    left, kept, written = iter(text.splitlines()), list[str](), list[tuple[str, bool, str]]()
-    for line in left:
-        document, target = DOCUMENT.search(line), TARGET.search(line)
-        if document and target:
-            body = "\n".join(takewhile(document["end"].__ne__, map(str.strip, left)))
-            written.append((target[1].strip('"'), bool(document["quote"]), body))
-        else:
-            kept.append(line)
-    return "\n".join(kept), written
-
-
-def expanded(text: str, variables: Mapping[str, str]) -> str:
-    return VARIABLE.sub(lambda name: variables.get(name["plain"] or name["braced"], name[0]), text)
-
-
-def named(file: str, folder: Path | None, documents: Mapping[str, str]) -> Configuration:
+def named(file: str, files: Files) -> Configuration:
     """The configuration in a file, or of ms-swift's by their names. Raises UserError where there is none."""
     if not (own := SWIFT.fullmatch(file)):
-        return of_json(found_text(file, folder, documents))
+        return of_json(files.text(file))
     stage, host = int(own["stage"]), "cpu" if own["host"] else "none"
     config = {fields.DEEPSPEED_ZERO: stage, fields.DEEPSPEED_BESIDE: False, fields.DEEPSPEED_HOST: host}
     return config | ({fields.DEEPSPEED_WEIGHTS: host} if stage == 3 else {})
-
-
-def found_text(
-    file: str, folder: Path | None, documents: Mapping[str, str], what: str = "its configuration"
-) -> str:
-    """The text of a file that the script writes, or that lies beside it or in a folder around it. Raises
-    UserError where there is none."""
-    if file in documents:
-        return documents[file]
-    if not (path := around(file, folder)):
-        instead = "set its variables with --set" if "$" in file else "put it beside this file"
-        raise UserError(f"it takes {what} from {brief(file)}, which is not found: {instead}.")
-    return read_text(path, LARGEST)

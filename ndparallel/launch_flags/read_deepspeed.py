@@ -7,7 +7,6 @@ Limit  What only the program knows is given beside the file (--model, --sequence
        a pipeline are read where the configuration names them.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,27 +14,26 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.deepspeed_adapters import adapters_in
-from ndparallel.launch_flags.deepspeed_notes import (
-    RECOMPUTES,
-    SEQUENCE,
-    notes_on_settings,
-    of_optimizer,
-    what_the_program_leaves,
-)
+from ndparallel.launch_flags.deepspeed_notes import notes_on_settings
 from ndparallel.launch_flags.deepspeed_settings import filled, job_of, offloaded, optimizer_of
 from ndparallel.launch_flags.frozen import frozen, release
+from ndparallel.launch_flags.program_adapters import adapters_in
+from ndparallel.launch_flags.program_words import (
+    RECOMPUTES,
+    of_optimizer,
+    sequence_of,
+    shape_of,
+    what_the_program_leaves,
+)
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration, Settings, read_value
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
-from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import DEEPSPEED
 from ndparallel.planner.stack import Stack
 
-MODEL = ("model_name_or_path", "model", "model_id", "base_model", "model_name")  # the program's arguments
 ULYSSES = ("sequence_parallel_size", "context_parallel_size", "sequence_parallel_degree")
 MICRO, BATCH, ACCUMULATION = fields.DEEPSPEED_MICRO, "train_batch_size", fields.DEEPSPEED_STEPS
 DEGREES = fields.DEEPSPEED_DEGREES
@@ -65,30 +63,12 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
     )
     checked_size(job.global_batch, "its batch")
     check(job, plan)
-    unsaid = what_the_program_leaves(words, job, plan, beside)
     by = f"{release('deepspeed')}{' under Accelerate' if found.defaults else ''}"
-    return Reading(
-        job, plan, (*notes_on_settings(settings, job, by), *of_optimizer(settings, words), *unsaid)
+    unsaid = (
+        *of_optimizer(optimizer_of(settings, words)),
+        *what_the_program_leaves(words, job, plan, beside),
     )
-
-
-def shape_of(arguments: Mapping[str, str], model: str | ModelShape | None) -> ModelShape:
-    """The model that is given, or that the program's arguments name. Raises UserError for none."""
-    if isinstance(model, ModelShape):
-        return model
-    named = next((name for name in MODEL if name in arguments), None)
-    if not model and not named:
-        raise UserError("which model? Its configuration does not say it: add --model.")
-    try:
-        return find_model(model or arguments[named or ""])
-    except UserError as error:
-        raise error if model else UserError(f"--{named}: {error} Add --model.") from None
-
-
-def sequence_of(words: Configuration, given: int | None) -> int:
-    """Tokens in a sequence: those that are given, else the program's, else 4096."""
-    named = (words[name] for name in SEQUENCE if type(words.get(name)) is int)
-    return given or next(named, 4096)
+    return Reading(job, plan, (*notes_on_settings(settings, job, by), *unsaid))
 
 
 def plan_from(settings: Settings, words: Configuration, gpus: int) -> Plan:

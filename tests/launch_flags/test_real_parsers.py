@@ -17,9 +17,9 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.deepspeed import emit_deepspeed
-from ndparallel.launch_flags.deepspeed_settings import without_documents
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.launch_flags.programs import without_documents
 from ndparallel.launch_flags.read_torchtitan_plan import dealt
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.launch_flags.torchtitan_models import MODELS
