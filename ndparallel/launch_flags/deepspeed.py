@@ -23,11 +23,11 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
-from ndparallel.base.words import count, listed
+from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of, refuse
+from ndparallel.launch_flags.rules import LaunchRule, is_none_of, refuse, refuse_other_software
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -47,7 +47,7 @@ def emit_deepspeed(job: TrainingJob, plan: Plan) -> str:
     check(job, plan)
     refuse(RULES, job, plan)
     refuse_other_states(job, plan)
-    refuse_other_switches(job, plan)
+    refuse_other_software(job, "deepspeed", STACKS, free_switches(plan))
     nodes, each = full_nodes(job, plan)
     arguments = " \\\n  ".join(f"--{name} {value}" for name, value in arguments_of(job, plan))
     return "\n".join(
@@ -63,6 +63,11 @@ def emit_deepspeed(job: TrainingJob, plan: Plan) -> str:
             "",
         ]
     )
+
+
+def free_switches(plan: Plan) -> tuple[str, ...]:
+    """Switches of the software that keys or the program choose, or that do nothing without ZeRO-1."""
+    return (*FREE, *(("gathers_first",) if plan.zero != 1 else ()))
 
 
 def by_transformers(job: TrainingJob, plan: Plan) -> bool:
@@ -160,7 +165,7 @@ def arguments_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
         return
     yield "deepspeed", FILE
     yield fields.TRANSFORMERS_MICRO, f"{plan.micro_batch}"
-    yield fields.DEEPSPEED_STEPS, f"{plan.microbatches(job)}"
+    yield fields.TRANSFORMERS_STEPS, f"{plan.microbatches(job)}"
     yield "bf16", "true"
     yield fields.TRANSFORMERS_RECOMPUTE, f"{plan.recompute == 'full'}".lower()
     if optimizer := fields.TRANSFORMERS_MOMENTS[job.moments]:
@@ -194,24 +199,6 @@ def refuse_other_states(job: TrainingJob, plan: Plan) -> None:
         raise deepspeed_lacks(f"layers in {job.dtype}", "take --dtype bf16")
     if job.capacity_factor is not None:
         raise deepspeed_lacks("capacity factor of AutoEP's experts", "leave --capacity-factor out")
-
-
-def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:
-    """Raise UserError for software that is not as DeepSpeed is, which has no key for it."""
-    if job.stack.name not in STACKS:
-        raise UserError(
-            f"the plan is for {job.stack.name}, which is other software than {release('deepspeed')}: take "
-            f"--software {STACKS[0]}."
-        )
-    own = find_stack(job.stack.name)
-    free = (*FREE, *(("gathers_first",) if plan.zero != 1 else ()))
-    differs = [
-        name
-        for name in own.__dataclass_fields__
-        if getattr(own, name) != getattr(job.stack, name) and name not in free
-    ]
-    if differs:
-        raise deepspeed_lacks(f"key for the plan's {listed(differs)}", "leave them as they are")
 
 
 RULES = (

@@ -187,9 +187,24 @@ DEEPSPEED_DEGREES = {
     "cp": "sequence_parallel_size",
 }
 DEEPSPEED_INTERVAL = "pipeline.activation_checkpoint_interval"
-TRANSFORMERS_MICRO = "per_device_train_batch_size"  # of transformers' TrainingArguments
+# of transformers' TrainingArguments
+TRANSFORMERS_MICRO, TRANSFORMERS_STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 TRANSFORMERS_RECOMPUTE = "gradient_checkpointing"
 TRANSFORMERS_MOMENTS = {"fp32": "", "8bit": "adamw_bnb_8bit"}  # --optim
+
+# options of `accelerate launch`, and the tables in its file that hold those whose names begin so
+ACCELERATE_TABLES = {"fsdp_": "fsdp_config", "parallelism_config_": "parallelism_config"}
+ACCELERATE_VERSION, ACCELERATE_VERSIONS = "fsdp_version", {"fsdp1": 1, "fsdp2": 2}
+ACCELERATE_WRAP = "fsdp_auto_wrap_policy"
+ACCELERATE_RESHARD = "fsdp_reshard_after_forward"
+ACCELERATE_STRATEGY = "fsdp_sharding_strategy"  # of FSDP1
+ACCELERATE_RECOMPUTE = "fsdp_activation_checkpointing"
+ACCELERATE_HOST = "fsdp_offload_params"  # of all states
+ACCELERATE_REPLICAS = "parallelism_config_dp_replicate_size"
+ACCELERATE_SHARDS = "parallelism_config_dp_shard_size"
+ACCELERATE_DEGREES = {"cp": "parallelism_config_cp_size"}
+ACCELERATE_WAY = "parallelism_config_cp_comm_strategy"
+ACCELERATE_WAYS = {"all-gather": "allgather", "ring": "alltoall"}
 
 NUMBERS: Mapping[str, Mapping[str, str]] = {
     "model": SIZES,

@@ -13,8 +13,9 @@ import numpy as np
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.launch_flags import deepspeed, megatron, megatron_rules, tables, torchtitan
+from ndparallel.launch_flags import accelerate, deepspeed, megatron, megatron_rules, tables, torchtitan
 from ndparallel.launch_flags.frozen import frozen, title
+from ndparallel.launch_flags.read_accelerate import read_accelerate
 from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.read_torchtitan import read_torchtitan
@@ -118,7 +119,18 @@ DEEPSPEED = Framework(
     read=read_deepspeed,
     asks=("model", "sequence", "lora", "qlora", "lora_on"),
 )
-FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED)}
+ACCELERATE = Framework(
+    "accelerate",
+    accelerate.emit_accelerate,
+    can_launch=lambda: {"schedule": (), "zero": (2, 3), "recompute": ("none", "full")},
+    frozen=partial(frozen, "accelerate"),
+    rows=tables.accelerate_rows,
+    rules=accelerate.RULES,
+    software=accelerate.STACKS,
+    read=read_accelerate,
+    asks=DEEPSPEED.asks,
+)
+FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED, ACCELERATE)}
 
 
 def emit(framework: str, job: TrainingJob, plan: Plan) -> str:

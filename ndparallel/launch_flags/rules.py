@@ -6,13 +6,16 @@ Limit  What a whole job cannot have (its model, its numbers' type) is no rule of
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import listed
+from ndparallel.launch_flags.frozen import frozen, release
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.software import find_stack
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,22 @@ def obeyed(rules: Sequence[LaunchRule], job: TrainingJob, plans: Plan) -> np.nda
     for rule in rules:
         broken |= np.asarray(rule.breaks(job, plans), dtype=bool)
     return ~broken
+
+
+def refuse_other_software(
+    job: TrainingJob, framework: str, stacks: Sequence[str], free: Sequence[str]
+) -> None:
+    """Raise UserError for software that is not one of the framework's, or differs in more than what is `free`
+    to choose, for which it has no key."""
+    if job.stack.name not in stacks:
+        raise UserError(
+            f"the plan is for {job.stack.name}, which is other software than {release(framework)}: take "
+            f"--software {stacks[0]}."
+        )
+    own, given = asdict(find_stack(job.stack.name)), asdict(job.stack)
+    if differs := [name for name in own if own[name] != given[name] and name not in free]:
+        by = frozen(framework)["framework"]
+        raise UserError(f"{by} has no key for the plan's {listed(differs)}; leave them as they are.")
 
 
 def is_none_of(values: Iterable, word: Any) -> Any:

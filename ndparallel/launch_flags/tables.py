@@ -134,6 +134,49 @@ DEEPSPEED_OTHERS = {
 }
 
 
+ACCELERATE_OTHERS = {
+    "model": {"model": PROGRAM},
+    "job": {
+        "hardware": "num_machines = N",
+        "gpus": "num_processes = N",
+        "sequence": PROGRAM,
+        "global_batch": f"(--{fields.TRANSFORMERS_STEPS} N/dp/micro_batch of transformers)",
+        "dtype = bf16": "mixed_precision = bf16",
+        "dtype, others": REFUSED,
+        "half": "mixed_precision = no",
+        "offload = optimizer, weights": f"{fields.ACCELERATE_HOST} = true",
+        "offload, others": REFUSED,
+        **dict.fromkeys(("lora", "qlora", "lora_on"), PROGRAM),
+        "routing_imbalance": "(none: no key sets it)",
+        **dict.fromkeys(("moments", "offload_share", "capacity_factor"), REFUSED),
+    },
+    "software": {
+        "software": "(none: accelerate; others refused)",
+        "attention": PROGRAM,
+        **{
+            f"context_parallel = {way}": f"{fields.ACCELERATE_WAY} = {word}"
+            for way, word in fields.ACCELERATE_WAYS.items()
+        },
+        "context_parallel = all-to-all": REFUSED,
+        **dict.fromkeys(("overlap", "etp = 1", "dispatcher = alltoall"), DEFAULT),
+        **dict.fromkeys(("etp = tp", "dispatcher, others"), REFUSED),
+        **dict.fromkeys(("fused_permutation", "fused_router", "cuda_graphs"), REFUSED),
+    },
+    "plan": {
+        "dp": f"{fields.ACCELERATE_SHARDS} = N/cp of shards, {fields.ACCELERATE_REPLICAS} of the rest",
+        "shards": f"{fields.ACCELERATE_SHARDS} = N/cp",
+        "micro_batch": f"(--{fields.TRANSFORMERS_MICRO} N of transformers)",
+        "zero = 3": f"{fields.ACCELERATE_RESHARD} = true",
+        "zero = 2": f"{fields.ACCELERATE_RESHARD} = false",
+        "zero, others": REFUSED,
+        "recompute = full": f"{fields.ACCELERATE_RECOMPUTE} = true",
+        "recompute = selective": REFUSED,
+        **dict.fromkeys(("tp", "pp", "ep", "schedule", "chunks", "stage_layers"), REFUSED),
+        **dict.fromkeys(("sequence_parallel", "recompute_layers", "recompute_modules"), REFUSED),
+    },
+}
+
+
 def megatron_rows() -> list[tuple[str, str, str]]:
     """Numbers, each word of a choice that has flags, and what follows from several fields, or has no flag."""
     rows = [(of, name, f"{flag} N") for of, flags in fields.NUMBERS.items() for name, flag in flags.items()]
@@ -164,6 +207,11 @@ def torchtitan_rows() -> list[tuple[str, str, str]]:
 def deepspeed_rows() -> list[tuple[str, str, str]]:
     degrees = [("plan", name, f"{key} = N") for name, key in fields.DEEPSPEED_DEGREES.items()]
     return in_groups(degrees + listed_rows(DEEPSPEED_OTHERS))
+
+
+def accelerate_rows() -> list[tuple[str, str, str]]:
+    degrees = [("plan", name, f"{key} = N") for name, key in fields.ACCELERATE_DEGREES.items()]
+    return in_groups(degrees + listed_rows(ACCELERATE_OTHERS))
 
 
 def listed_rows(others: dict[str, dict[str, str]]) -> list[tuple[str, str, str]]:

@@ -184,6 +184,20 @@ DEEPSPEED = replace(
     resends_heads=False,
     shares_kv_heads=True,
 )
+# Hugging Face's layers and transformers' Trainer under Accelerate's FSDP2 (fsdp2_prepare_model in
+# accelerate/utils/fsdp_utils.py): gradients travel in the 16 bits of the layers, which are also reduce_dtype
+# (set_mixed_precision in accelerate/utils/dataclasses.py). Experts are multiplied by torch's grouped kernel
+# (grouped_mm_experts_forward in transformers/integrations/moe.py). The loss casts logits to 32 bits, and
+# keeps of all copies their log-softmax, beside the gradients of both (ForCausalLMLoss in
+# transformers/loss/loss_utils.py). Pipelines it has none, and its tensor parallelism is the model's own.
+ACCELERATE = replace(
+    PYTORCH,
+    name="accelerate",
+    gradient_bytes=2,
+    logits_kept=12,
+    logits_kept_half=0,
+    grouped_experts=True,
+)
 # The lessons' own layers (ndparallel/model); tests/ladder/test_rung3_lists.py holds these switches to them
 POCKET = Stack(
     name="pocket",
@@ -213,7 +227,10 @@ POCKET = Stack(
     bucket_bytes=0.1e6,
 )
 _MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)
-_TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, POCKET)
+_TORCH = (
+    *(FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, ACCELERATE),
+    POCKET,
+)
 STACKS = {stack.name: stack for stack in _MEGATRON + _TORCH}
 
 

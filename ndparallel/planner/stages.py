@@ -170,6 +170,11 @@ def keeps_weights(job: TrainingJob, plan: Plan):
     return (plan.zero == 3) & (plan.pp > 1) & job.stack.whole_in_pipeline
 
 
+def weights_are_whole(job: TrainingJob, plan: Plan):
+    """Whether all of ZeRO-3's weights are whole at the end of the forward pass."""
+    return keeps_weights(job, plan) | ((plan.zero == 3) & (not job.stack.reshards))
+
+
 def keeps_gradients(job: TrainingJob, plan: Plan):
     """Whether FSDP's gradients are whole until the last microbatch, which alone reduces them."""
     between = (plan.zero == 3) & (plan.microbatches(job) > 1) & job.stack.whole_between

@@ -31,10 +31,10 @@ from ndparallel.planner.stages import (
     elements_of,
     has_experts,
     keeps_gradients,
-    keeps_weights,
     kinds_by_stage,
     table_elements,
     trained_of,
+    weights_are_whole,
 )
 
 Elements = tuple[Any, Any]
@@ -137,7 +137,7 @@ def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
         some = 2 * largest_layer(job, plan, elements_of) + ends_of(job, plan)
     else:
         some = live_weights(job, plan)
-    return either(keeps_weights(job, plan), sum(held), some) * HALF
+    return either(weights_are_whole(job, plan), sum(held), some) * HALF
 
 
 def gather_block(job: TrainingJob, plan: Plan):
@@ -149,7 +149,7 @@ def gather_block(job: TrainingJob, plan: Plan):
     if job.stack.sharding != "fsdp2":
         return 0.0
     layer = largest_layer(job, plan, elements_of)
-    counted = either(keeps_weights(job, plan), 0.0, layer)
+    counted = either(weights_are_whole(job, plan), 0.0, layer)
     block = (layer + larger(layer, ends_of(job, plan)) - counted) * HALF
     return block * (plan.sharding_ranks > 1)
 

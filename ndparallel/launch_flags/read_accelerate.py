@@ -1,0 +1,277 @@
+"""A job under Hugging Face's Accelerate as the job and the plan that it trains.
+
+Idea   A file of `accelerate config`, or a command (`accelerate launch`) that names one, says how FSDP shards
+       states and how many GPUs there are; the program's arguments say the model, its sequences and the batch,
+       as transformers' and TRL's do.
+Limit  What only the program knows is given beside the file (--model, --sequence, --set NAME=VALUE). Of
+       Accelerate's ways FSDP is read here, and DeepSpeed by read_deepspeed.py.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpu import Hardware
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.quoting import brief
+from ndparallel.hardware.accelerator import host_size
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.frozen import frozen, release
+from ndparallel.launch_flags.invocation import launcher_and_program
+from ndparallel.launch_flags.program_adapters import adapters_in
+from ndparallel.launch_flags.program_words import (
+    RECOMPUTES,
+    of_optimizer,
+    sequence_of,
+    shape_of,
+    what_the_program_leaves,
+)
+from ndparallel.launch_flags.programs import (
+    Files,
+    accelerates,
+    arguments_of,
+    programs_arguments,
+    script_and_files,
+    without_documents,
+)
+from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
+from ndparallel.launch_flags.settings import Configuration, Settings, read_value, unknown_keys
+from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
+from ndparallel.planner.legality import check
+from ndparallel.planner.models.sizes import checked_size
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.stack import Stack
+
+OWN_FILE = re.compile(r"^(?:distributed_type|fsdp_config)[ \t]*:", re.MULTILINE)
+NAMES = {"config_file", "use_fsdp"}  # options by which a command is Accelerate's
+INSTEAD = {
+    "DEEPSPEED": "take --from-deepspeed",
+    "MULTI_GPU": "plan it by options, as --software pytorch --zero 0",
+}
+STRATEGIES = {  # of FSDP1: ZeRO's stage, and whether the ranks of a node share the states, and not all
+    "FULL_SHARD": (3, False),
+    "SHARD_GRAD_OP": (2, False),
+    "HYBRID_SHARD": (3, True),
+}
+NUMBERED = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD", "4": "HYBRID_SHARD"}
+PRECISIONS = ("bf16", "fp16", "no")
+REFUSED = {  # degrees that are not read, with the reason
+    "parallelism_config_tp_size": "each model's own tensor parallelism in transformers is not priced",
+    "parallelism_config_sp_size": "it is Ulysses under DeepSpeed: take --from-deepspeed",
+}
+NOT_MODELLED = {  # options: what is priced without a word, and what in place of others
+    "fsdp_auto_wrap_policy": (("TRANSFORMER_BASED_WRAP",), "each layer is a unit of FSDP"),
+    "fsdp_activation_checkpointing_offload": ((False,), "what recomputation keeps stays on the GPU"),
+    "fsdp_ignored_modules": ((None,), "all weights are sharded"),
+    "dynamo_backend": (("no", "NO", None), "layers are eager"),
+}
+MICRO, STEPS = fields.TRANSFORMERS_MICRO, fields.TRANSFORMERS_STEPS
+OWN_MICRO = 8  # transformers' default of per_device_train_batch_size
+VERSION, STRATEGY, RESHARD = fields.ACCELERATE_VERSION, fields.ACCELERATE_STRATEGY, fields.ACCELERATE_RESHARD
+CP, REPLICAS, SHARDS = fields.ACCELERATE_DEGREES["cp"], fields.ACCELERATE_REPLICAS, fields.ACCELERATE_SHARDS
+
+
+class AccelerateJob(NamedTuple):
+    """Options of `accelerate launch`, and the program's arguments, by their names."""
+
+    options: Configuration
+    arguments: dict[str, str]
+
+
+def read_accelerate(text: str, hardware: Hardware, beside: Beside = NOTHING) -> Reading:
+    """Read a file of `accelerate config`, or a script that launches a program with one. The variables are
+    arguments of the program too.
+
+    Raises UserError, in a sentence, for what is none of these, for another way than FSDP, or for what cannot
+    be trained.
+    """
+    found = job_of(text, beside.variables, beside.folder)
+    settings = Settings(found.options, frozen("accelerate")["defaults"])
+    refuse_other_ways(settings)
+    words = {name: read_value(value) for name, value in found.arguments.items()}
+    gpus = settings.number("num_processes", 0) if beside.gpus is None else beside.gpus
+    plan = plan_from(settings, words, hardware, gpus)
+    shape, steps = shape_of(found.arguments, beside.model), number_of(words, STEPS, 1)
+    job = TrainingJob(
+        replace(shape, vocab=beside.vocab) if beside.vocab else shape,
+        hardware,
+        stack_from(settings, plan),
+        sequence_of(words, beside.sequence),
+        plan.dp * plan.micro_batch * steps,
+        half=settings.text("mixed_precision") == "no" and words.get("bf16") is not True,
+        offload=TOGETHER if settings.switch(fields.ACCELERATE_HOST) else (),
+        adapters=beside.adapters or adapters_in(words),
+    )
+    job, plan = kept_between(job, plan)
+    checked_size(job.global_batch, "its batch")
+    check(job, plan)
+    unsaid = (
+        *of_optimizer(str(words.get("optim") or "adamw")),
+        *what_the_program_leaves(words, job, plan, beside),
+    )
+    return Reading(job, plan, (*notes_on_settings(settings, job, words), *unsaid))
+
+
+def kept_between(job: TrainingJob, plan: Plan) -> tuple[TrainingJob, Plan]:
+    """SHARD_GRAD_OP of several microbatches, whose gradients stay whole until the last: as ZeRO-3 that frees
+    no weights behind the forward pass."""
+    if plan.zero != 2 or plan.microbatches(job) == 1:
+        return job, plan
+    return replace(job, stack=replace(job.stack, reshards=False)), replace(plan, zero=3)
+
+
+# ------------------------------------------------------------------------------------------- where it stands
+
+
+def job_of(text: str, variables: Mapping[str, str], folder: Path | None) -> AccelerateJob:
+    """Read a file of `accelerate config`, or a script, whose last command with one counts; of `variables`
+    those with names are arguments of the program too. Raises UserError for what is none of these."""
+    own = {name: value for name, value in variables.items() if not name.isdecimal()}
+    if OWN_FILE.search(without_documents(text)[0]):
+        return AccelerateJob(options_of(accelerates(text)), own)
+    script, files = script_and_files(text, variables, folder)
+    found = (of_command(words, files) for words in script.commands[::-1])
+    if not (job := next(filter(None, found), None)):
+        raise UserError(
+            "it is no file of `accelerate config` (YAML), and no command that names one with --config_file "
+            "or says --use_fsdp."
+        )
+    return job._replace(arguments=job.arguments | own)
+
+
+def of_command(words: list[str], files: Files) -> AccelerateJob | None:
+    """What an `accelerate launch` sets, by itself and by its file; None for any other command. What is no
+    option of its own is an argument of a program that has no name here."""
+    launcher, program = launcher_and_program(words)
+    own = arguments_of(launcher or words)
+    if not any("accelerate" in word for word in words[:3]) or not own.keys() & NAMES:
+        return None
+    file = (
+        accelerates(files.text(own["config_file"])) if "config_file" in own else {"distributed_type": "FSDP"}
+    )
+    known = {*frozen("accelerate")["keys"], *NAMES}
+    arguments = {name: value for name, value in own.items() if name not in known and not launcher}
+    options = {name: value for name, value in own.items() if name in known - NAMES}
+    return AccelerateJob(options_of(file | options), programs_arguments(program, files) | arguments)
+
+
+def options_of(said: Mapping[str, Any]) -> Configuration:
+    """Options with their values; in the table of FSDP older files leave fsdp_ out of names."""
+    known = frozen("accelerate")["keys"]
+    named = {
+        f"fsdp_{name}" if f"fsdp_{name}" in known and name not in known else name: value
+        for name, value in said.items()
+    }
+    return {name: read_value(value) for name, value in named.items() if isinstance(value, str)}
+
+
+def refuse_other_ways(settings: Settings) -> None:
+    """Raise UserError for what is not FSDP, or not priced."""
+    if (way := settings.text("distributed_type")) != "FSDP":
+        instead = f": {INSTEAD[way]}" if way in INSTEAD else ""
+        raise UserError(f"distributed_type {brief(way)} is not read here, only FSDP{instead}.")
+    if (precision := settings.text("mixed_precision")) not in PRECISIONS:
+        raise UserError(f"mixed_precision {brief(precision)} is not read, only {', '.join(PRECISIONS)}.")
+    for key, why in REFUSED.items():
+        if settings.number(key) > 1:
+            raise UserError(f"{key} {settings.number(key)} is not read: {why}.")
+
+
+# -------------------------------------------------------------------------------------------------- the plan
+
+
+def number_of(words: Configuration, name: str, default: int) -> int:
+    """A whole number of the program's arguments. Raises UserError for another value."""
+    value = words.get(name, default)
+    if type(value) is not int or value < 1:
+        raise UserError(f"--{name} {brief(value)}: give a whole number from 1 on (--set {name}=N).")
+    return value
+
+
+def plan_from(settings: Settings, words: Configuration, hardware: Hardware, gpus: int) -> Plan:
+    """The plan that the options lay out. Raises UserError for degrees that do not make the GPUs, or GPUs that
+    nobody names."""
+    if not gpus:
+        raise UserError("how many GPUs? Its file does not say it (num_processes): add --gpus.")
+    cp = settings.number(CP)
+    zero, shards = one_by_strategy(settings, hardware, gpus) if is_first(settings) else two(settings, gpus)
+    again = settings.switch(fields.ACCELERATE_RECOMPUTE) or any(
+        words.get(name) is True for name in RECOMPUTES
+    )
+    return Plan(
+        dp=gpus // cp,
+        cp=cp,
+        zero=zero,
+        shards=shards,
+        micro_batch=number_of(words, MICRO, OWN_MICRO),
+        recompute="full" if again else "none",
+    )
+
+
+def is_first(settings: Settings) -> bool:
+    """Whether FSDP is that of torch's first version."""
+    return settings.number(VERSION) == 1
+
+
+def one_by_strategy(settings: Settings, hardware: Hardware, gpus: int) -> tuple[int, int]:
+    """FSDP1's ZeRO stage, and over how many ranks states are shared, 0 for all. Raises UserError for degrees
+    beside it, which Accelerate refuses, or another strategy."""
+    if degrees := [key for key in (CP, REPLICAS, SHARDS) if settings.number(key) > 1]:
+        raise UserError(f"{degrees[0]} beside {VERSION} 1, which Accelerate refuses: take {VERSION} 2.")
+    word = settings.text(STRATEGY)
+    if (name := NUMBERED.get(word, word.upper())) not in STRATEGIES:
+        raise unknown(STRATEGY, name, STRATEGIES)
+    zero, in_node = STRATEGIES[name]
+    return zero, host_size(hardware) if in_node and gpus > host_size(hardware) else 0
+
+
+def two(settings: Settings, gpus: int) -> tuple[int, int]:
+    """The same of FSDP2, whose degrees must make the GPUs, if there are any."""
+    cp, replicas, shards = (settings.number(key) for key in (CP, REPLICAS, SHARDS))
+    degrees = cp * replicas * shards
+    if degrees > 1 and degrees != gpus:
+        raise UserError(
+            f"{CP} {cp}, {REPLICAS} {replicas} and {SHARDS} {shards} make {degrees} GPUs, and there are "
+            f"{gpus}: change one."
+        )
+    zero = 3 if settings.switch(RESHARD) else 2
+    return zero, shards * cp if zero == 3 and replicas > 1 else 0
+
+
+def stack_from(settings: Settings, plan: Plan) -> Stack:
+    """Accelerate, with FSDP of its version, and the way in which keys and values travel over cp. Raises
+    UserError for another."""
+    versions = {number: name for name, number in fields.ACCELERATE_VERSIONS.items()}
+    ways = {word: name for name, word in fields.ACCELERATE_WAYS.items()}
+    if (number := settings.number(VERSION)) not in versions:
+        raise unknown(VERSION, f"{number}", map(str, versions))
+    found = replace(find_stack("accelerate"), sharding=versions[number])
+    if plan.cp == 1:
+        return found
+    return replace(found, context_parallel=settings.word(fields.ACCELERATE_WAY, ways))
+
+
+# ----------------------------------------------------------------------------------------------------- notes
+
+
+def notes_on_settings(settings: Settings, job: TrainingJob, words: Configuration) -> Iterator[str]:
+    """Sentences about what was assumed, what is not modelled, and what was passed over."""
+    known = frozen("accelerate")["keys"]
+    if lacking := unknown_keys("accelerate", [name for name in settings.given if name not in known]):
+        yield lacking
+    for key, (modelled, instead) in NOT_MODELLED.items():
+        if (value := settings.given.get(key, modelled[0])) not in modelled:
+            yield f"{key} = {brief(value)} is not modelled: {instead}."
+    if settings.text("mixed_precision") == "fp16":
+        yield "mixed_precision fp16 is priced as bf16."
+    if job.half:
+        yield "mixed_precision no: weights, gradients and moments are taken to have the model's 16 bits."
+    if is_first(settings) and settings.given.get(RESHARD, True) not in (True, settings.text(STRATEGY)):
+        yield f"{RESHARD} is of no effect with {VERSION} 1: {STRATEGY} is."
+    if MICRO not in words:
+        yield f"No argument says --{MICRO}: {OWN_MICRO}, as transformers has it (--set {MICRO}=N)."
+    said = (VERSION, STRATEGY if is_first(settings) else RESHARD)
+    if assumed := "; ".join(f"{key} {settings.assumed[key]}" for key in said if key in settings.assumed):
+        yield f"Not given, so as {release('accelerate')} has it: {assumed}."
