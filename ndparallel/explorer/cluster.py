@@ -302,7 +302,7 @@ def launch(name: str, asked: PlanQuestion, found: Prediction) -> dict[str, str]:
     job = found.job if asked.setup["software"] != "usual" else framework.priced(found.job)
     head = {"title": framework.release, "command": asked.command(CONTROLS[:-1], "--emit", name)}
     try:
-        return head | {"text": framework.emit(job, found.plan)}
+        return head | {"text": framework.written(job, found.plan)}
     except UserError as error:
         return head | {"reason": str(error)}
 

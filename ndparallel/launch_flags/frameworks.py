@@ -13,6 +13,7 @@ import numpy as np
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.words import option_of
 from ndparallel.launch_flags import accelerate, deepspeed, megatron, megatron_rules, tables, torchtitan
 from ndparallel.launch_flags.frozen import frozen, title
 from ndparallel.launch_flags.read_accelerate import read_accelerate
@@ -23,7 +24,6 @@ from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed, refuse
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.software import STACKS, find_stack
 
 # switches of the software that a user sets beside a plan
@@ -65,22 +65,36 @@ class Framework:
     def has(self, job: TrainingJob, plans: Plan) -> np.ndarray:
         """Which plans it can run. Their fields may be arrays, all but the schedule and its chunks."""
         able = np.ones(np.shape(plans.tp), dtype=bool)
-        for name, values in self.can_launch().items():
-            idle = name == "schedule" and np.asarray(plans.pp) == 1
-            able &= idle | ~is_none_of(values, getattr(plans, name))
+        for name in self.can_launch():
+            able &= self.has_value(name, plans)
         return able & obeyed(self.rules, self.priced(job), plans) if able.any() else able
+
+    def has_value(self, name: str, plans: Plan) -> Any:
+        """Whether it has the plans' value of a field of `can_launch`; without a pipeline there is no
+        schedule."""
+        idle = name == "schedule" and np.asarray(plans.pp) == 1
+        return idle | ~is_none_of(self.can_launch()[name], getattr(plans, name))
+
+    def written(self, job: TrainingJob, plan: Plan) -> str:
+        """The launch script or recipe. Raises UserError, saying what, for what the framework cannot run."""
+        text = self.emit(job, plan)
+        for name, values in self.can_launch().items():
+            if not self.has_value(name, plan):
+                known = " or ".join(map(str, values))
+                raise UserError(
+                    f"{self.release} has no {option_of(name)} {getattr(plan, name)}; take {known}."
+                )
+        return text
 
     def refusal(self, job: TrainingJob, plan: Plan) -> str:
         """Why it cannot run this plan, whatever software it was priced for; "" where it can."""
         job = self.priced(job)
         try:
             refuse(self.rules, job, plan)
-            self.emit(job, plan)
+            self.written(job, plan)
         except UserError as reason:
             return str(reason)
-        return (
-            "" if self.has(job, plan) else f"{self.release} does not have all that {name_of(plan)} asks for."
-        )
+        return ""
 
 
 MEGATRON = Framework(
@@ -138,7 +152,7 @@ def emit(framework: str, job: TrainingJob, plan: Plan) -> str:
     framework that none is written for, and, saying what, for what the framework cannot run."""
     if framework not in FRAMEWORKS:
         raise unknown("launch format", framework, FRAMEWORKS)
-    return FRAMEWORKS[framework].emit(job, plan)
+    return FRAMEWORKS[framework].written(job, plan)
 
 
 def whose(job: TrainingJob) -> list[str]:

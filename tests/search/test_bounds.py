@@ -228,7 +228,7 @@ def test_nor_is_one_whose_gradients_overlap_and_whose_weights_do_not(kinds):
         hybrid = replace(plan, shards=max(2, plan.dp * plan.cp // 2))
         hybrid = plan if any(violations(job, hybrid)) else hybrid
         near.append(bounded(switched(job, prefetch=False, dp_overlap=True), hybrid))
-    assert max(near) <= 1 + ROUNDING and median(near) > 0.93
+    assert max(near) <= 1 + ROUNDING and median(near) > 0.9
 
 
 def test_the_bound_of_fsdp_knows_that_one_pass_of_a_pair_waits_for_the_launches_of_the_other():

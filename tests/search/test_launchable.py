@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, one_has, with_own_jobs
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, emit, launched_by, one_has, with_own_jobs
 from ndparallel.planner.job import Plan
 from ndparallel.planner.software import find_stack
 from ndparallel.search.search import search
@@ -17,30 +17,45 @@ JOBS = {
     "megatron": job("llama-3-70b"),
     "torchtitan": job("llama-3-70b", software="torchtitan"),
     "deepspeed": job("llama-3-70b", software="deepspeed"),
+    "accelerate": job("llama-3-70b", software="accelerate"),
 }
 
 SHARED_EXPERTS = {(1, 8, 3): True, (2, 8, 1): True, (2, 8, 2): True, (2, 8, 3): False, (2, 1, 3): True}
 
 
-@pytest.mark.parametrize("name", ["megatron", "torchtitan"])
-def test_a_framework_has_a_plan_where_it_can_be_written_and_nowhere_else(name):
+@pytest.mark.parametrize(
+    ("name", "least"), [("megatron", 40), ("torchtitan", 40), ("deepspeed", 15), ("accelerate", 3)]
+)
+def test_a_framework_has_a_plan_where_it_can_be_written_and_nowhere_else(name, least):
     framework, some = FRAMEWORKS[name], JOBS[name]
     verdicts = []
     for plan in random_plans(some, 64, 300):
         try:
-            written = bool(framework.emit(some, plan))
+            written = bool(framework.written(some, plan))
         except UserError:
             written = False
         assert framework.has(some, plan) == written, plan
         verdicts.append(written)
-    assert 40 < sum(verdicts) < 260
+    assert least <= sum(verdicts) < 260
+
+
+@pytest.mark.parametrize(
+    ("other", "wrong"),
+    [
+        ({"recompute": "selective"}, "no --recompute selective; take none or full"),
+        ({"shards": 8}, "no --shards 8"),
+    ],
+)
+def test_deepspeed_is_not_written_a_plan_that_it_would_run_as_another(other, wrong):
+    with pytest.raises(UserError, match=wrong):
+        emit("deepspeed", JOBS["deepspeed"], Plan(dp=64, zero=3, **other))
 
 
 @pytest.mark.parametrize("name", [*FRAMEWORKS])
 def test_a_schedule_that_a_framework_has_not_matters_in_a_pipeline_alone(name):
     framework, some = FRAMEWORKS[name], JOBS[name]
     for pp in (1, 4):
-        plan = Plan(tp=4, pp=pp, dp=16 // pp, schedule="v-min", chunks=2 if pp > 1 else 1)
+        plan = Plan(pp=pp, dp=64 // pp, zero=3, schedule="v-min", chunks=2 if pp > 1 else 1)
         assert bool(framework.has(some, plan)) == (not framework.refusal(some, plan)) == (pp == 1)
 
 
@@ -86,17 +101,17 @@ def test_a_framework_is_judged_by_its_own_software_and_by_what_is_asked_for_besi
     some = job("llama-3-70b")  # on Megatron-Core's software
     selective, context = Plan(dp=64, zero=3, recompute="selective"), Plan(cp=4, dp=16, zero=3)
     assert launched_by(some, selective) == ["megatron", "torchtitan"]
-    assert launched_by(some, context) == ["megatron", "torchtitan", "deepspeed"]
+    assert launched_by(some, context) == [*FRAMEWORKS]
     modules = replace(some, stack=replace(some.stack, selective=("mlp",)))
     assert launched_by(modules, selective) == ["megatron"]
     ring = replace(some, stack=replace(find_stack("torchtitan"), context_parallel="ring"))
-    assert launched_by(ring, context) == ["megatron"]
+    assert launched_by(ring, context) == ["megatron", "accelerate"]
 
 
 @pytest.mark.parametrize("name", ["megatron", "torchtitan"])
 def test_every_plan_that_is_found_for_a_framework_can_be_written_for_it(name):
     found = search(JOBS[name], 64, frameworks=[name], kinds=True)
-    scripts = [FRAMEWORKS[name].emit(found.job, one.plan) for one in found.ranked]
+    scripts = [FRAMEWORKS[name].written(found.job, one.plan) for one in found.ranked]
     assert len(scripts) > 10 and all(scripts)
     assert found.space.frameworks == [name]
     assert search(JOBS[name], 64, top=1).space.frameworks == [name], "its software is priced"
@@ -125,7 +140,7 @@ def test_a_schedule_that_is_asked_for_by_name_is_searched_although_its_software_
         ),
         (Plan(pp=4, dp=16, zero=1), ["megatron", "deepspeed"]),
         (Plan(tp=2, pp=4, dp=8, zero=1), ["megatron", "deepspeed"]),
-        (Plan(dp=64, zero=3), ["megatron", "torchtitan", "deepspeed"]),
+        (Plan(dp=64, zero=3), ["megatron", "torchtitan", "deepspeed", "accelerate"]),
         (Plan(tp=8, dp=8, zero=3), ["megatron", "torchtitan", "deepspeed"]),
         (Plan(pp=4, dp=16, zero=2), ["megatron"]),
         (Plan(pp=4, dp=16, chunks=2, zero=3, schedule="zb-v"), ["torchtitan"]),
