@@ -181,7 +181,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def of_accelerate(options: Mapping[str, Any], files: Files) -> DeepspeedJob:
     """What options of `accelerate launch` stand for. Raises UserError for another way than DeepSpeed."""
     if (way := str(options.get("distributed_type", "DEEPSPEED"))) != "DEEPSPEED":
-        instead = ": plan it by options, as --software pytorch --zero 3" * (way == "FSDP")
+        instead = ": take --from-accelerate" * (way == "FSDP")
         raise UserError(f"distributed_type {brief(way)} is not read, only DEEPSPEED{instead}.")
     config = {key: read_value(str(options[name])) for name, key in OF_ACCELERATE.items() if name in options}
     if file := options.get("deepspeed_config_file"):

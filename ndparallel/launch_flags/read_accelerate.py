@@ -54,8 +54,15 @@ STRATEGIES = {  # of FSDP1: ZeRO's stage, and whether the ranks of a node share 
     "FULL_SHARD": (3, False),
     "SHARD_GRAD_OP": (2, False),
     "HYBRID_SHARD": (3, True),
+    "HYBRID_SHARD_ZERO2": (2, True),
 }
-NUMBERED = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD", "4": "HYBRID_SHARD"}
+NUMBERED = {
+    "1": "FULL_SHARD",
+    "2": "SHARD_GRAD_OP",
+    "3": "NO_SHARD",
+    "4": "HYBRID_SHARD",
+    "5": "HYBRID_SHARD_ZERO2",
+}
 PRECISIONS = ("bf16", "fp16", "no")
 REFUSED = {  # degrees that are not read, with the reason
     "parallelism_config_tp_size": "each model's own tensor parallelism in transformers is not priced",
@@ -104,7 +111,7 @@ def read_accelerate(text: str, hardware: Hardware, beside: Beside = NOTHING) -> 
         offload=TOGETHER if settings.switch(fields.ACCELERATE_HOST) else (),
         adapters=beside.adapters or adapters_in(words),
     )
-    job, plan = kept_between(job, plan)
+    job, plan = kept_whole(job, plan)
     checked_size(job.global_batch, "its batch")
     check(job, plan)
     unsaid = (
@@ -114,10 +121,10 @@ def read_accelerate(text: str, hardware: Hardware, beside: Beside = NOTHING) -> 
     return Reading(job, plan, (*notes_on_settings(settings, job, words), *unsaid))
 
 
-def kept_between(job: TrainingJob, plan: Plan) -> tuple[TrainingJob, Plan]:
-    """SHARD_GRAD_OP of several microbatches, whose gradients stay whole until the last: as ZeRO-3 that frees
-    no weights behind the forward pass."""
-    if plan.zero != 2 or plan.microbatches(job) == 1:
+def kept_whole(job: TrainingJob, plan: Plan) -> tuple[TrainingJob, Plan]:
+    """What frees no weights behind the forward pass, as ZeRO-2, or as ZeRO-3 that gathers once: where
+    gradients stay whole until the last of several microbatches, or not all ranks share the states."""
+    if plan.zero == 3 or (plan.microbatches(job) == 1 and not plan.shards):
         return job, plan
     return replace(job, stack=replace(job.stack, reshards=False)), replace(plan, zero=3)
 
@@ -236,8 +243,7 @@ def two(settings: Settings, gpus: int) -> tuple[int, int]:
             f"{CP} {cp}, {REPLICAS} {replicas} and {SHARDS} {shards} make {degrees} GPUs, and there are "
             f"{gpus}: change one."
         )
-    zero = 3 if settings.switch(RESHARD) else 2
-    return zero, shards * cp if zero == 3 and replicas > 1 else 0
+    return 3 if settings.switch(RESHARD) else 2, shards * cp if replicas > 1 else 0
 
 
 def stack_from(settings: Settings, plan: Plan) -> Stack:

@@ -22,6 +22,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.drawing.history import Timeline
 from ndparallel.drawing.svg import draw_timelines
 from ndparallel.drawing.timeline import gantt
+from ndparallel.launch_flags.accelerate import emit_accelerate
 from ndparallel.launch_flags.deepspeed import emit_deepspeed
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
@@ -38,9 +39,15 @@ PLANS = {
     "megatron": Plan(tp=8, pp=3, dp=2, zero=1, sequence_parallel=True),
     "torchtitan": Plan(tp=2, pp=2, dp=4, zero=3),
     "deepspeed": Plan(tp=2, dp=8, zero=3, recompute="full"),
+    "accelerate": Plan(dp=16, zero=3, recompute="full"),
 }
 SOFTWARE = {"megatron": "megatron-core"}
-EMIT = {"megatron": emit_megatron, "torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}
+EMIT = {
+    "megatron": emit_megatron,
+    "torchtitan": emit_torchtitan,
+    "deepspeed": emit_deepspeed,
+    "accelerate": emit_accelerate,
+}
 JOB = ["--gpus", "16", "--global-batch", "64", "--sequence", "8192", "--tp", "2", "--pp", "2"]
 
 

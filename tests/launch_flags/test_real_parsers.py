@@ -16,17 +16,21 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.launch_flags.accelerate import emit_accelerate
 from ndparallel.launch_flags.deepspeed import emit_deepspeed
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.programs import without_documents
+from ndparallel.launch_flags.read_accelerate import read_accelerate
 from ndparallel.launch_flags.read_torchtitan_plan import dealt
+from ndparallel.launch_flags.reading import Beside
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.launch_flags.torchtitan_models import MODELS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import find_stack
+from ndparallel.planner.stack import Stack
 from tests.support.launch_plans import jobs_and_plans, recipes
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -194,3 +198,87 @@ def test_the_keys_that_are_kept_of_deepspeed_are_those_that_it_asks_for(tmp_path
     assert {*names} <= kept
     more = {"eigenvalue", "quantize_training", "sequence_parallel_size", "data_parallel_size"}
     assert kept - {*names} <= more
+
+
+needs_accelerate = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("torch", "transformers", "accelerate")),
+    reason="torch, transformers or accelerate is not installed",
+)
+ACCELERATE_PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
+    "FSDP": (Plan(dp=16, zero=3, recompute="full", micro_batch=2), {}),
+    "no resharding": (Plan(dp=8, zero=2, micro_batch=8), {}),
+    "no resharding of several microbatches": (Plan(dp=8, zero=3), {"reshards": False}),
+    "HSDP": (Plan(dp=16, zero=3, shards=8), {}),
+    "context parallelism": (Plan(dp=4, cp=4, zero=3), {}),
+    "a ring, in replicas": (Plan(dp=8, cp=2, zero=3, shards=8), {"context_parallel": "ring"}),
+    "16 bits": (Plan(dp=8, zero=3), {"half": True}),
+    "on the host": (Plan(dp=8, zero=3), {"offload": ("optimizer", "weights")}),
+    "FSDP1": (Plan(dp=8, zero=3), {"sharding": "fsdp1"}),
+}
+
+
+def asked_of_accelerate(name: str) -> tuple[TrainingJob, Plan]:
+    plan, given = ACCELERATE_PLANS[name]
+    switches = {key: value for key, value in given.items() if key in Stack.__dataclass_fields__}
+    stack = replace(find_stack("accelerate"), **switches)
+    others = {key: value for key, value in given.items() if key not in switches}
+    return TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), stack, 4096, 64, **others), plan
+
+
+@needs_accelerate
+def test_accelerate_and_transformers_read_the_plan_in_a_script(tmp_path):
+    asked, expected = {}, {}
+    for name in ACCELERATE_PLANS:
+        job, plan = asked_of_accelerate(name)
+        left, _ = without_documents(emit_accelerate(job, plan))
+        words = shlex.split(left.replace("\\\n", " "), comments=True)
+        asked[name] = {"file": indented(emit_accelerate(job, plan)), "words": words[words.index("$@") + 1 :]}
+        hybrid = plan.cp > 1 or plan.shards > 0
+        shards = plan.shards or plan.dp * plan.cp
+        way = {"all-gather": "allgather", "ring": "alltoall"}[job.stack.context_parallel]
+        expected[name] = {
+            **{"fsdp": True, "version": 1 if job.stack.sharding == "fsdp1" else 2},
+            **{"reshards": plan.zero == 3 and job.stack.reshards, "recompute": plan.recompute == "full"},
+            **{"host": bool(job.offload), "reduced in 16 bits": not job.half, "bf16": not job.half},
+            **{"processes": plan.gpus, "nodes": plan.gpus // 8, "by transformers": False},
+            **{"micro_batch": plan.micro_batch, "steps": plan.microbatches(job)},
+            "degrees": [plan.dp * plan.cp // shards, shards // plan.cp, plan.cp] if hybrid else None,
+            "way": way if plan.cp > 1 else None,
+        }
+    assert answered("accelerate_parser.py", asked, tmp_path) == expected
+
+
+def indented(script: str) -> str:
+    """The file that a script writes, line by line."""
+    return script.partition("<<'END'\n")[2].partition("\nEND\n")[0]
+
+
+@needs_accelerate
+def test_the_options_that_are_kept_of_accelerate_are_its_own(tmp_path):
+    (names,) = answered("accelerate_parser.py", {"all": {"names": True}}, tmp_path).values()
+    assert frozen("accelerate")["keys"] == names
+
+
+@needs_accelerate
+def test_fsdp1_takes_its_strategy_and_no_resharding(tmp_path):
+    """fsdp_reshard_after_forward is of no effect there: fsdp_sharding_strategy has a default."""
+    head = (
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 1\n"
+    )
+    lines = {
+        "resharding": "  fsdp_reshard_after_forward: SHARD_GRAD_OP\n",
+        "strategy": "  fsdp_sharding_strategy: SHARD_GRAD_OP\n",
+        "number": "  fsdp_sharding_strategy: 2\n",
+    }
+    words = ["--per_device_train_batch_size", "8"]
+    said = answered(
+        "accelerate_parser.py",
+        {n: {"file": head + line, "words": words} for n, line in lines.items()},
+        tmp_path,
+    )
+    reshards = {name: answer["reshards"] for name, answer in said.items()}
+    assert reshards == {"resharding": True, "strategy": False, "number": False}
+    given = {"per_device_train_batch_size": "8"}
+    beside = Beside(8, model="llama-3-8b", variables=given)
+    read = {n: read_accelerate(head + line, find_hardware("h100"), beside) for n, line in lines.items()}
+    assert {name: found.plan.zero == 3 for name, found in read.items()} == reshards
