@@ -37,11 +37,8 @@ FRAMEWORKS: tuple[tuple[str, Stacks], ...] = (  # the first that is in the frame
     ("foundry|composer|mosaic|fairscale", "fsdp-2023"),
     ("titan", "torchtitan"),
     ("jax|maxtext|xla|t5x|levanter|easylm|praxis|pax", "torchtitan-compiled"),
-    (
-        "torch|hugging|^hf|accelerate|transformers|lightning|fabric|litgpt|axolotl|trl|unsloth|nanogpt|olmo"
-        "|fsdp|ddp",
-        "pytorch",
-    ),
+    ("hugging|^hf|accelerate|transformers|axolotl|trl|unsloth", "accelerate"),
+    ("torch|lightning|fabric|litgpt|nanogpt|olmo|fsdp|ddp", "pytorch"),
 )
 FIRST_FLASH2 = 2023  # arXiv:2307.08691
 NEW_CUDNN = 2026
@@ -66,8 +63,10 @@ def year_in(framework: str) -> int | None:
 
 def stack_name(framework: str, flash: bool | None, shards: bool) -> str:
     """Return the software stack that stands for a framework; an unknown framework is Megatron-Core, or
-    PyTorch where weights are sharded."""
+    PyTorch where weights are sharded. Accelerate without FSDP is PyTorch, too."""
     name = stack_of_framework(framework) or ("pytorch" if shards else "megatron-core")
+    if name == "accelerate" and not shards:
+        return "pytorch"
     if isinstance(name, str):
         return name
     return name[min(last for last in name if last >= assumed_year(framework, flash))]

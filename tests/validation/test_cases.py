@@ -155,6 +155,11 @@ def test_every_framework_has_software_that_stands_for_it(framework, software):
     assert stack_name(framework, None, shards=False) == software
 
 
+def test_hugging_faces_trainer_shards_weights_by_accelerate():
+    names = ("hugging face trainer", "accelerate fsdp", "trl sft", "pytorch fsdp")
+    assert [stack_name(name, None, shards=True) for name in names] == [*["accelerate"] * 3, "pytorch"]
+
+
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
