@@ -19,7 +19,7 @@ from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import frozen, release
-from ndparallel.launch_flags.invocation import launcher_and_program
+from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program
 from ndparallel.launch_flags.program_adapters import adapters_in
 from ndparallel.launch_flags.program_words import (
     RECOMPUTES,
@@ -29,6 +29,7 @@ from ndparallel.launch_flags.program_words import (
     what_the_program_leaves,
 )
 from ndparallel.launch_flags.programs import (
+    EMPTY,
     Files,
     accelerates,
     arguments_of,
@@ -139,22 +140,24 @@ def job_of(text: str, variables: Mapping[str, str], folder: Path | None) -> Acce
     if OWN_FILE.search(without_documents(text)[0]):
         return AccelerateJob(options_of(accelerates(text)), own)
     script, files = script_and_files(text, variables, folder)
-    found = (of_command(words, files) for words in script.commands[::-1])
+    found = (of_command(words, script.variables, files) for words in script.commands[::-1])
     if not (job := next(filter(None, found), None)):
         raise UserError(
-            "it is no file of `accelerate config` (YAML), and no command that names one with --config_file "
-            "or says --use_fsdp."
+            "it is no file of `accelerate config` (YAML), and no command that names one with --config_file, "
+            "or says --use_fsdp, or --fsdp to its program."
         )
     return job._replace(arguments=job.arguments | own)
 
 
-def of_command(words: list[str], files: Files) -> AccelerateJob | None:
-    """What an `accelerate launch` sets, by itself and by its file; None for any other command. What is no
-    option of its own is an argument of a program that has no name here."""
+def of_command(words: list[str], variables: Mapping[str, list[str]], files: Files) -> AccelerateJob | None:
+    """What an `accelerate launch` sets, by itself and by its file, or a program's --fsdp; None for any other
+    command. What is no option of the launcher is an argument of a program that has no name here."""
     launcher, program = launcher_and_program(words)
     own = arguments_of(launcher or words)
     if not any("accelerate" in word for word in words[:3]) or not own.keys() & NAMES:
-        return None
+        arguments = programs_arguments(program, files)
+        gpus = gpus_started(launcher, variables)
+        return AccelerateJob(by_program(arguments, files, gpus), arguments) if "fsdp" in arguments else None
     file = (
         accelerates(files.text(own["config_file"])) if "config_file" in own else {"distributed_type": "FSDP"}
     )
@@ -164,6 +167,25 @@ def of_command(words: list[str], files: Files) -> AccelerateJob | None:
     return AccelerateJob(options_of(file | options), programs_arguments(program, files) | arguments)
 
 
+def by_program(arguments: Mapping[str, str], files: Files, gpus: int) -> Configuration:
+    """The options that a program's --fsdp and --fsdp_config stand for (_process_fsdp_args in
+    transformers/training_args.py)."""
+    table = accelerates(files.text(arguments["fsdp_config"])) if "fsdp_config" in arguments else {}
+    found = {f"fsdp_{name.removeprefix('fsdp_')}": value for name, value in table.items()}
+    version = str(found.setdefault(VERSION, "2"))
+    if "fsdp_cpu_offload" in found:
+        found[fields.ACCELERATE_HOST] = found.pop("fsdp_cpu_offload")
+    for word in arguments["fsdp"].split():
+        if word == "offload":
+            found[fields.ACCELERATE_HOST] = "true"
+        elif word.upper() in STRATEGIES:
+            way = {RESHARD: f"{word == 'full_shard'}"} if version == "2" else {STRATEGY: word.upper()}
+            found = way | found
+    precision = next((name for name in ("bf16", "fp16") if arguments.get(name, "").lower() == "true"), "no")
+    own = {"distributed_type": "FSDP", "mixed_precision": precision, "num_processes": str(gpus)}
+    return options_of(own | found)
+
+
 def options_of(said: Mapping[str, Any]) -> Configuration:
     """Options with their values; in the table of FSDP older files leave fsdp_ out of names."""
     known = frozen("accelerate")["keys"]
@@ -171,7 +193,11 @@ def options_of(said: Mapping[str, Any]) -> Configuration:
         f"fsdp_{name}" if f"fsdp_{name}" in known and name not in known else name: value
         for name, value in said.items()
     }
-    return {name: read_value(value) for name, value in named.items() if isinstance(value, str)}
+    return {
+        name: read_value(value)
+        for name, value in named.items()
+        if isinstance(value, str) and value not in EMPTY
+    }
 
 
 def refuse_other_ways(settings: Settings) -> None:
@@ -181,6 +207,8 @@ def refuse_other_ways(settings: Settings) -> None:
         raise UserError(f"distributed_type {brief(way)} is not read here, only FSDP{instead}.")
     if (precision := settings.text("mixed_precision")) not in PRECISIONS:
         raise UserError(f"mixed_precision {brief(precision)} is not read, only {', '.join(PRECISIONS)}.")
+    if is_first(settings) and settings.switch(fields.ACCELERATE_HOST):
+        raise UserError(f"{fields.ACCELERATE_HOST} is priced with {VERSION} 2 alone, and not 1.")
     for key, why in REFUSED.items():
         if settings.number(key) > 1:
             raise UserError(f"{key} {settings.number(key)} is not read: {why}.")

@@ -142,6 +142,34 @@ def test_a_command_names_the_file_and_has_the_programs_arguments(tmp_path):
     assert not found.notes
 
 
+@pytest.mark.parametrize(
+    ("words", "config", "plan", "states"),
+    [
+        ("full_shard auto_wrap", "", {}, {}),
+        ("shard_grad_op auto_wrap", "", {"zero": 2}, {}),
+        ("full_shard offload", "", {}, {"offload": TOGETHER}),
+        (
+            "true",
+            '{"cpu_offload": true, "activation_checkpointing": true}',
+            {"recompute": "full"},
+            {"offload": TOGETHER},
+        ),
+        ("hybrid_shard", '{"version": 1}', {"shards": 8}, {}),
+    ],
+)
+def test_fsdp_that_a_programs_own_arguments_ask_for_is_read(words, config, plan, states, tmp_path):
+    """_process_fsdp_args in transformers/training_args.py."""
+    (tmp_path / "fsdp.json").write_text(config)
+    named = "--fsdp_config fsdp.json" * bool(config)
+    command = (
+        f'torchrun --nproc_per_node=8 --nnodes=2 train.py --bf16 True --fsdp "{words}" {named} '
+        "--per_device_train_batch_size 4 --model_max_length 2048"
+    )
+    found = read(command, variables={}, folder=tmp_path)
+    assert found.plan == replace(Plan(dp=16, zero=3, micro_batch=4), **plan)
+    assert (found.job.offload, found.job.half, found.job.sequence) == (states.get("offload", ()), False, 2048)
+
+
 def test_transformers_takes_8_sequences_where_no_argument_says_how_many():
     found = read(FSDP2, variables={})
     assert found.plan.micro_batch == 8 and found.job.global_batch == 128

@@ -256,7 +256,9 @@ def indented(script: str) -> str:
 @needs_accelerate
 def test_the_options_that_are_kept_of_accelerate_are_its_own(tmp_path):
     (names,) = answered("accelerate_parser.py", {"all": {"names": True}}, tmp_path).values()
-    assert frozen("accelerate")["keys"] == names
+    kept = frozen("accelerate")["keys"]
+    assert {*kept} - {*names} == {"fsdp_ignored_modules"}  # which its launcher takes from a file alone
+    assert {*names} <= {*kept} and kept == sorted(kept)
 
 
 @needs_accelerate
@@ -282,3 +284,25 @@ def test_fsdp1_takes_its_strategy_and_no_resharding(tmp_path):
     beside = Beside(8, model="llama-3-8b", variables=given)
     read = {n: read_accelerate(head + line, find_hardware("h100"), beside) for n, line in lines.items()}
     assert {name: found.plan.zero == 3 for name, found in read.items()} == reshards
+
+
+@needs_accelerate
+def test_fsdp_of_a_programs_arguments_is_read_as_transformers_reads_it(tmp_path):
+    (tmp_path / "fsdp.json").write_text('{"cpu_offload": true, "activation_checkpointing": "true"}')
+    own = ["--output_dir", str(tmp_path), "--per_device_train_batch_size", "8", "--bf16", "true"]
+    jobs = {
+        "whole": ["--fsdp", "full_shard auto_wrap"],
+        "gradients": ["--fsdp", "shard_grad_op auto_wrap"],
+        "host": ["--fsdp", "full_shard offload"],
+        "file": ["--fsdp", "true", "--fsdp_config", str(tmp_path / "fsdp.json")],
+    }
+    asked = {name: {"words": [*words, *own]} for name, words in jobs.items()}
+    for name, said in answered("accelerate_parser.py", asked, tmp_path).items():
+        command = shlex.join(["torchrun", "--nproc_per_node=8", "train.py", *jobs[name], *own])
+        command = command.replace(f"{tmp_path}/", "")
+        beside = Beside(model="llama-3-8b", folder=tmp_path)
+        found = read_accelerate(command, find_hardware("h100"), beside)
+        assert said["fsdp_version"] == 2 and found.job.stack.sharding == "fsdp2"
+        assert said["reshard_after_forward"] == (found.plan.zero == 3)
+        assert said.get("cpu_offload", False) == bool(found.job.offload)
+        assert said.get("activation_checkpointing", False) == (found.plan.recompute == "full")

@@ -1,6 +1,7 @@
 """What Accelerate and transformers make of launch scripts: `python accelerate_parser.py ASKED ANSWERS`, where
-each line of ASKED is JSON with "file", of `accelerate config`, and "words", the program's arguments; or
-"names", for the options and fields that the release knows. ANSWERS gets a line for each.
+each line of ASKED is JSON with "file", of `accelerate config`, and "words", the program's arguments; with
+"words" alone, for the FSDP that they ask for; or with "names", for the options and fields that the release
+knows. ANSWERS gets a line for each.
 """
 
 import dataclasses
@@ -66,12 +67,16 @@ def launched(given: Any) -> dict[str, Any]:
     }
 
 
-def parsed(words: list[str]) -> dict[str, Any]:
+def arguments(words: list[str]) -> Any:
     """The program's arguments, as transformers reads them."""
     from transformers import HfArgumentParser, TrainingArguments
 
     own = ["--use_cpu", "true", "--report_to", "none"]
-    (found,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses([*words, *own])
+    return HfArgumentParser(TrainingArguments).parse_args_into_dataclasses([*words, *own])[0]
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    found = arguments(words)
     return {
         "micro_batch": found.per_device_train_batch_size,
         "steps": found.gradient_accumulation_steps,
@@ -80,9 +85,16 @@ def parsed(words: list[str]) -> dict[str, Any]:
     }
 
 
+def answer_to(question: dict[str, Any]) -> Any:
+    if "names" in question:
+        return names()
+    if "file" in question:
+        return read(question["file"], question["words"])
+    return arguments(question["words"]).fsdp_plugin_args
+
+
 if __name__ == "__main__":
     asked, answers = sys.argv[1:]
     with open(asked) as lines, open(answers, "w") as said:
         for question in map(json.loads, lines):
-            answer = names() if "names" in question else read(question["file"], question["words"])
-            said.write(json.dumps(answer) + "\n")
+            said.write(json.dumps(answer_to(question)) + "\n")
