@@ -64,6 +64,7 @@ NUMBERED = {
     "4": "HYBRID_SHARD",
     "5": "HYBRID_SHARD_ZERO2",
 }
+WORDS = ("true", "auto_wrap")  # of --fsdp, that change nothing
 PRECISIONS = ("bf16", "fp16", "no")
 REFUSED = {  # degrees that are not read, with the reason
     "parallelism_config_tp_size": "each model's own tensor parallelism in transformers is not priced",
@@ -181,6 +182,8 @@ def by_program(arguments: Mapping[str, str], files: Files, gpus: int) -> Configu
         elif word.upper() in STRATEGIES:
             way = {RESHARD: f"{word == 'full_shard'}"} if version == "2" else {STRATEGY: word.upper()}
             found = way | found
+        elif word not in WORDS:
+            raise unknown("--fsdp", word, [*map(str.lower, STRATEGIES), "offload", "auto_wrap"])
     precision = next((name for name in ("bf16", "fp16") if arguments.get(name, "").lower() == "true"), "no")
     own = {"distributed_type": "FSDP", "mixed_precision": precision, "num_processes": str(gpus)}
     return options_of(own | found)

@@ -1,5 +1,6 @@
 """Accelerate's launch scripts and files, written and read back."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -149,7 +150,7 @@ def test_a_command_names_the_file_and_has_the_programs_arguments(tmp_path):
         ("shard_grad_op auto_wrap", "", {"zero": 2}, {}),
         ("full_shard offload", "", {}, {"offload": TOGETHER}),
         (
-            "true",
+            "",
             '{"cpu_offload": true, "activation_checkpointing": true}',
             {"recompute": "full"},
             {"offload": TOGETHER},
@@ -161,13 +162,19 @@ def test_fsdp_that_a_programs_own_arguments_ask_for_is_read(words, config, plan,
     """_process_fsdp_args in transformers/training_args.py."""
     (tmp_path / "fsdp.json").write_text(config)
     named = "--fsdp_config fsdp.json" * bool(config)
+    way = shlex.join(["--fsdp", words] if words else ["--fsdp"])
     command = (
-        f'torchrun --nproc_per_node=8 --nnodes=2 train.py --bf16 True --fsdp "{words}" {named} '
+        f"torchrun --nproc_per_node=8 --nnodes=2 train.py --bf16 True {way} {named} "
         "--per_device_train_batch_size 4 --model_max_length 2048"
     )
     found = read(command, variables={}, folder=tmp_path)
     assert found.plan == replace(Plan(dp=16, zero=3, micro_batch=4), **plan)
     assert (found.job.offload, found.job.half, found.job.sequence) == (states.get("offload", ()), False, 2048)
+
+
+def test_a_word_of_fsdp_that_transformers_does_not_have_is_told():
+    with pytest.raises(UserError, match="unknown --fsdp 'full'"):
+        read("torchrun --nproc_per_node=8 train.py --fsdp full --per_device_train_batch_size 1", variables={})
 
 
 def test_transformers_takes_8_sequences_where_no_argument_says_how_many():

@@ -294,7 +294,7 @@ def test_fsdp_of_a_programs_arguments_is_read_as_transformers_reads_it(tmp_path)
         "whole": ["--fsdp", "full_shard auto_wrap"],
         "gradients": ["--fsdp", "shard_grad_op auto_wrap"],
         "host": ["--fsdp", "full_shard offload"],
-        "file": ["--fsdp", "true", "--fsdp_config", str(tmp_path / "fsdp.json")],
+        "file": ["--fsdp", "--fsdp_config", str(tmp_path / "fsdp.json")],
     }
     asked = {name: {"words": [*words, *own]} for name, words in jobs.items()}
     for name, said in answered("accelerate_parser.py", asked, tmp_path).items():
