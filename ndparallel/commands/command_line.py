@@ -25,7 +25,7 @@ COMMANDS = {
     "advise": "the rules of thumb for parallelism, followed for one job, and how near they come to the best",
     "scaling": "the best plan on 8 to 16384 GPUs: step time, efficiency, MFU, weak and strong",
     "goodput": "what failures and checkpoints leave of a cluster's time, and how often to checkpoint",
-    "flags": "which field of a plan becomes which flag or key of Megatron-Core, torchtitan and DeepSpeed",
+    "flags": "which field of a plan becomes which flag or key of a training framework",
     "explain": "a layer's operations, one by one, and what bounds each",
     "validate": "the planner's predictions against measured training runs; --here: against this machine's",
     "calibrate": "this machine, measured with torch, as a hardware file that --hardware takes",

@@ -1,4 +1,5 @@
-"""Which field of a model, a job or a plan is which flag of Megatron-Core, or key of torchtitan or DeepSpeed.
+"""Which field of a model, a job or a plan is which flag of Megatron-Core, or key of torchtitan, DeepSpeed or
+Accelerate.
 
 Idea   What is one number in both is one row: the same rows write a launch line and read one. What is a choice
        of words has a row for each word. `ndparallel flags` prints the tables (tables.py).
