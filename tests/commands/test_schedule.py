@@ -37,7 +37,7 @@ def test_what_is_missing_is_said_with_what_can_be_given(capsys):
     assert main(["schedule"]) == 2
     assert "needs NAME: naive, gpipe, 1f1b, " in capsys.readouterr().err
     assert main(["flags"]) == 2
-    assert "needs framework: megatron, torchtitan, deepspeed (" in capsys.readouterr().err
+    assert "needs framework: megatron, torchtitan, deepspeed, accelerate (" in capsys.readouterr().err
 
 
 def test_what_else_is_wrong_is_said_with_what_is_missing(capsys):

@@ -590,7 +590,7 @@ def test_what_its_framework_cannot_launch_is_said_once_with_the_reason_and_who_c
     olmo = ["--model", "olmo-2-13b", "--gpus", "32", "--global-batch", "128"]
     reason = "Megatron-Core 0.19.2 has no flags for norms behind attention and MLP, or one norm for both."
     out = " ".join(printed(capsys, "plan", *olmo).split())
-    assert f"{reason} DeepSpeed 0.19.6 can launch it, at speeds of its own." in out
+    assert f"{reason} DeepSpeed 0.19.6 and Accelerate 1.15.0 can launch it, at speeds of their own." in out
     out = " ".join(printed(capsys, "advise", *olmo).split())
     assert f"Their plan and the best plan cannot be launched by their framework: {reason}" in out
     assert out.count(reason) == 1
