@@ -21,7 +21,7 @@ Glossary
     P, M, V         GPUs in the pipeline, microbatches in a step, stages (chunks of the model) on each GPU
     F, B            forward and full backward of one microbatch through one stage
     I, W            the halves of B: the gradient of the stage's input, and of its weights
-    bubble          time in which a GPU waits for a message that has not been sent yet
+    bubble          time in which a GPU waits for a message not sent yet, or is done before the others
 
 Run     python 3d_pipeline_parallel.py    and with --microbatches 16, --sweep (microbatches, chunks, overhead)
 """

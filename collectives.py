@@ -81,7 +81,7 @@ class Member:
 
 @register("reduce_scatter", "ring", lambda p, a, b: (p - 1) * (a + b / p), ring_passes=1)
 def ring_reduce_scatter(me: Member, pieces: list[Array], combine: Callable) -> None:
-    """Pass on the piece combined last and add to the next: after p - 1 hops, rank r has the whole sum of
+    """Pass on the piece combined last and add to the next: after p-1 hops, rank r has the whole sum of
     piece r."""
     p, r = me.size, me.index
     for hop in range(p - 1):
@@ -91,7 +91,7 @@ def ring_reduce_scatter(me: Member, pieces: list[Array], combine: Callable) -> N
 
 @register("all_gather", "ring", lambda p, a, b: (p - 1) * (a + b / p), ring_passes=1)
 def ring_all_gather(me: Member, pieces: list[Array]) -> None:
-    """Pass on the piece received last: after p - 1 hops everybody has all."""
+    """Pass on the piece received last: after p-1 hops everybody has all."""
     p, r = me.size, me.index
     for hop in range(p - 1):
         me.send(r + 1, pieces[(r - hop) % p])

@@ -107,12 +107,13 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Show:
-    """A collective that was executed to be drawn. `bytes_sent` is the most that a rank sent, of an array of
-    `nbytes`."""
+    """A collective of `nbytes` in all that was executed to be drawn. `bytes_sent` is the most that a rank
+    sent."""
 
     collective: str
     algorithm: str
     frames: list[Frame]
+    nbytes: float
     bytes_sent: float
 
     @property
@@ -139,7 +140,7 @@ def watch(
         watched, group.size, slowed(hardware, scale), collective, algorithm, group, engine=engine
     )
     sent = (sum(event[6] for event in result.events if event[2] == SEND) for result in results)
-    return Show(collective, algorithm, list(frames_of(results)), max(sent) * scale)
+    return Show(collective, algorithm, list(frames_of(results)), nbytes, max(sent) * scale)
 
 
 def slowed(hardware: Hardware, factor: float) -> Hardware:

@@ -129,6 +129,7 @@ def explained(show: Show) -> list[str]:
         "abc: the sum of three of them",
         "filled: the sum of all",
         "framed in ochre: has just come",
-        f"A GPU sends {si(show.bytes_sent, 'B')} in all.",
+        f"Each array is {si(show.nbytes, 'B')},",
+        f"and a GPU sends {si(show.bytes_sent, 'B')}.",
     )
     return [text(MARGIN, 36 + 17 * place, words) for place, words in enumerate(lines)]

@@ -11,7 +11,8 @@ is a part of every number of y. Only there do they talk.
                                                                     B3
 
 Given   mlp.x, mlp.a.weight, mlp.b.weight           whole x; this GPU's columns of A, and rows of B
-        mlp.matmul("a name", left, right)           multiplies, and charges the clock
+        mlp.matmul("forward z", left, right)        multiplies, and charges the clock; the first word of its
+                                                    name, forward or backward, is its letter in the timeline
         mlp.relu(z), mlp.relu_backward(dh, z)
         mlp.loss_gradient(y)                        the gradient of the loss with respect to y
         mlp.a.gradient, mlp.b.gradient              add your gradients to them: +=

@@ -62,7 +62,7 @@ def attention(gpu: GPU, q: np.ndarray, k: np.ndarray, v: np.ndarray, ranks: int,
 def attend(gpu: GPU, q, k, v, q_positions, k_positions) -> tuple:
     """Let queries meet keys: returns (weighted values, sum of weights, largest score) of each query."""
     allowed = q_positions[:, None] >= k_positions[None, :]
-    gpu.compute(Operation("forward attention", flops=4 * int(allowed.sum()) * q.shape[1]))
+    gpu.compute(Operation("attention", flops=4 * int(allowed.sum()) * q.shape[1]))
     scores = np.where(allowed, q @ k.T / np.sqrt(q.shape[1]), -np.inf)
     largest = np.maximum(scores.max(axis=1), -1e30)
     weights = np.exp(scores - largest[:, None])

@@ -4,7 +4,7 @@
 const CELLS = [
   ["step", "step"],
   ["speedup", "speedup"],
-  ["waits", "exposed"],
+  ["waits (exposed)", "exposed"],
   ["bubble", "bubble"],
   ["sent", "sent"],
   ["memory", "memory"],
@@ -48,7 +48,7 @@ function boards(answer) {
       element(
         "section",
         {},
-        element("h2", {}, "Where the GPUs stand, and what the fullest moment of each holds"),
+        element("h2", {}, "Where the GPUs stand, and what each holds when it is fullest"),
         grid(answer),
         legend(answer.memory.kinds.map((kind) => `memory ${kind}`)),
       ),

@@ -25,7 +25,7 @@ class AllReduce:
 
 
 class NeighboursPiece:
-    """nothing was added to it. But rank 0 has the whole sum of piece 1: should it end there?"""
+    """or only to a copy. But rank 0 has the whole sum of piece 1: should it end there?"""
 
     @staticmethod
     def reduce_scatter(gpu, pieces, ranks):

@@ -55,7 +55,7 @@ def sends_and_nobody_receives(gpu, array, ranks):
 
 
 def returns_the_sum(gpu, array, ranks):
-    """nothing was added to it"""
+    """nothing was added to it, or only to a copy"""
     for other in range(ranks):
         gpu.send(other, array, "part") if other != gpu.rank else None
     return array + sum(gpu.receive(other, "part") for other in range(ranks) if other != gpu.rank)
