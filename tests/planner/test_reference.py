@@ -1,11 +1,15 @@
 """The frozen counts of tests/support against transformers itself, where it is installed: of published models
 (architectures.json), and of small ones with every setting of their family (variants.json). Each model is
-built without memory (on the meta device) from the very entries that we count."""
+built without memory (on the meta device) from the very entries that we count. And the bytes of its loss, as
+torch's allocator has them."""
 
 import json
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+
+from ndparallel.planner.software import find_stack
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -34,3 +38,32 @@ def test_transformers_builds_as_many_parameters_as_are_frozen(name):
     if builder is transformers.AutoModel:  # the text's model of one that sees, without its head
         router_biases += config.vocab_size * config.hidden_size
     assert sum(weights.values()) + router_biases == FROZEN[name]["parameters"]
+
+
+def test_the_loss_of_transformers_keeps_as_many_bytes_of_a_logit_as_accelerates_software_says():
+    """Its Trainer keeps no outputs beside the loss (compute_loss in transformers/trainer.py)."""
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    tokens, vocab, hidden = 64, 8192, 16
+    rows = torch.randn(1, tokens, hidden, dtype=torch.bfloat16, requires_grad=True)
+    head = torch.randn(vocab, hidden, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.randint(0, vocab, (1, tokens))
+
+    def loss_of(logits):
+        return ForCausalLMLoss(logits, labels, vocab, num_items_in_batch=torch.tensor(tokens))
+
+    with torch.profiler.profile(profile_memory=True) as profile:
+        loss_of(torch.nn.functional.linear(rows, head)).backward()
+    kept = find_stack("accelerate").logits_kept
+    assert most_allocated(profile) / (tokens * vocab) == pytest.approx(kept, rel=1e-3)
+
+
+def most_allocated(profile) -> int:
+    """The most bytes that were allocated at one time while a profile was taken."""
+    events, sizes = [*profile.profiler.kineto_results.experimental_event_tree()], []
+    while events:
+        event = events.pop()
+        events += event.children
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            sizes.append((event.start_time_ns, event.extra_fields.alloc_size))
+    return max(accumulate(size for _, size in sorted(sizes)))
