@@ -45,6 +45,7 @@ class Beginning:
 
 
 TP4, DP8 = {"tp": 4, "pp": 1}, {"tp": 1, "pp": 1, "microbatches": 1}
+CP4 = {"tp": 1, "pp": 1, "cp": 4}
 PP4 = {"tp": 1, "pp": 4, "microbatches": 8, "batch": 16}
 BEGINNINGS = {
     "cut": Beginning(
@@ -58,6 +59,7 @@ BEGINNINGS = {
             Try("the same, with TP's GPUs spread over both nodes", TP4 | {"order": "pp-dp-ep-cp-tp"}, TP4),
             Try("one GPU twice as slow", {"slow_gpu": "0:2"}, {}),
             Try("ZeRO-3 against none", DP8 | {"zero": 3}, DP8),
+            Try("a sequence shared by heads, against a ring", CP4 | {"context_parallel": "all-to-all"}, CP4),
         ),
     ),
     "timeline": Beginning(

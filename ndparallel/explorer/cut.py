@@ -25,6 +25,7 @@ from ndparallel.lessons.options import disturbed_hardware_from, job_from
 from ndparallel.lessons.registry import full_name, load
 from ndparallel.lessons.runner import Entry, Runner, entry_of
 from ndparallel.lessons.table import run_entries
+from ndparallel.parallel.context import VARIANTS
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
 from ndparallel.results.by_axis import AXES, axis_of, hierarchy
@@ -61,6 +62,15 @@ CONTROLS = (
     Control("tp", "--tp", (1, 2, 4, 8), 2, "tensor parallel, GPUs that share every matrix", CUT),
     Control("pp", "--pp", (1, 2, 4, 8), 2, "pipeline parallel, GPUs that share the layers", CUT, usual=1),
     Control("cp", "--cp", (1, 2, 4, 8), 1, "context parallel, GPUs that share each sequence", CUT, usual=1),
+    Control(
+        "context_parallel",
+        "--context-parallel",
+        tuple(VARIANTS),
+        "ring",
+        "how tokens see the others' keys and values, with cp",
+        CUT,
+        usual="ring",
+    ),
     Control("ep", "--ep", (1, 2, 4, 8), 1, "expert parallel, GPUs that share the experts", CUT, usual=1),
     Control(
         "zero",

@@ -26,6 +26,7 @@ from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import SCREENS, known
 from ndparallel.explorer.setup import Control
 from ndparallel.lessons.questions import Question, questions
+from ndparallel.parallel.context import VARIANTS
 
 DIGITS = 4
 SHORTEST = 150  # characters of what is stored once
@@ -84,6 +85,7 @@ def cuts() -> Iterator[Setup]:
             slow_gpu=("0:2",),
             schedule=cut.SCHEDULES if pp > 1 else (),
             sequence_parallel=("sp",),
+            context_parallel=VARIANTS if cp > 1 else (),
         )
 
 
