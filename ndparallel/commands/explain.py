@@ -15,10 +15,11 @@ from ndparallel.base.options import at_least_one
 from ndparallel.commands.explain_rows import ExecutedRows, FrameworkRows, Row, rows_of
 from ndparallel.planner.describe import NEGLIGIBLE, shared_ports, tensor_parallel_across
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.kinds import has_experts
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import job_and_plan, with_defaults
 from ndparallel.planner.prediction import Prediction, prediction_of, workload_of
-from ndparallel.planner.stages import ENDS, has_experts
+from ndparallel.planner.stages import ENDS
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.step import HOST
 from ndparallel.results.printing import plain_console, print_json, prose

@@ -50,6 +50,10 @@ def refuse_other_layers(shape: ModelShape) -> None:
     for there, what in (
         (shape.parallel, "attention and MLP that read the same input"),
         (shape.norms != "before", "norms behind attention and MLP, or one norm for both"),
+        (shape.windowed, "heads of their own in the layers with a window"),
+        (shape.value_width not in (0, shape.head_dim), "heads of values of another width than keys"),
+        (shape.keys_as_values, "values that are made of the keys"),
+        (shape.qk_norm == "values", "norms of values"),
         (shape.qk_norm == "width", "a norm over all heads of queries, and of keys, together"),
         (
             shape.qk_norm == "unscaled" and shape.constants.unrotated,

@@ -71,6 +71,7 @@ def sizes(shape: ModelShape) -> tuple:
         shape.ffn,
         shape.vocab,
         shape.latent,
+        shape.windowed,
         shape.experts,
     )
 

@@ -49,10 +49,14 @@ def head_rules(name: str, heads: int, kv_heads: int, copies: bool = True) -> lis
     return [divides(f"heads not divisible by {name}", f"cut {heads} heads", heads), shared]
 
 
+def mlp_rules(ffn: int) -> list[Rule]:
+    """Return the rule for tp in an MLP."""
+    return [divides("MLP not divisible by tp", f"cut an MLP of {ffn}", ffn)]
+
+
 def tensor_rules(heads: int, kv_heads: int, ffn: int | None) -> list[Rule]:
     """Return the rules for tp; `ffn` is None where every layer has experts instead of an MLP."""
-    mlp = [divides("MLP not divisible by tp", f"cut an MLP of {ffn}", ffn)] if ffn else []
-    return [*head_rules("tp", heads, kv_heads), *mlp]
+    return [*head_rules("tp", heads, kv_heads), *(mlp_rules(ffn) if ffn else [])]
 
 
 def sequence_rules(tokens: int) -> list[Rule]:

@@ -71,11 +71,7 @@ def adapted_parts(shape: ModelShape, matrix: str) -> dict[str, float]:
     """Hugging Face's matrices in one of ours, with their shares of its outputs; none for a router or the
     head."""
     outputs = {
-        "qkv": {
-            "q_proj": shape.heads * (1 + shape.output_gate),
-            "k_proj": shape.kv_heads,
-            "v_proj": shape.kv_heads,
-        },
+        "qkv": dict(zip(("q_proj", "k_proj", "v_proj"), shape.qkv_outputs(shape.kv_heads))),
         "gate_up": {"gate_proj": 1, "up_proj": 1},
         "linear_in": linear_outputs(shape),
         **{ours: {theirs: 1} for ours, theirs in NAMES.items()},
@@ -85,8 +81,9 @@ def adapted_parts(shape: ModelShape, matrix: str) -> dict[str, float]:
 
 def adapted_names(shape: ModelShape) -> tuple[str, ...]:
     """Hugging Face's matrices of a model on which adapters can stand."""
-    matrices = (*shape.attention(), *shape.linear_attention(), *shape.mlp(shape.ffn))
-    names = [name for matrix in matrices for name in adapted_parts(shape, matrix.name)]
+    attention = [(each, matrix) for each in shape.with_heads for matrix in each.attention()]
+    others = [(shape, matrix) for matrix in (*shape.linear_attention(), *shape.mlp(shape.ffn))]
+    names = [name for each, matrix in attention + others for name in adapted_parts(each, matrix.name)]
     return tuple(dict.fromkeys(names))
 
 

@@ -20,13 +20,13 @@ from ndparallel.parallel.divisibility import (
     can_fill,
     context_rules,
     expert_rules,
-    head_rules,
+    mlp_rules,
     routed_rules,
     sequence_rules,
-    tensor_rules,
 )
 from ndparallel.pipeline.catalog import RECIPES, check_sizes, default_schedule
 from ndparallel.planner.job import WEIGHTS_LEAVE, Plan, TrainingJob
+from ndparallel.planner.models.cut_heads import rules_for_heads
 from ndparallel.planner.models.sizes import near_divisors
 from ndparallel.planner.number_types import NUMBER_TYPES, NumberType
 from ndparallel.planner.stack import MODULES
@@ -133,7 +133,8 @@ def cut_widths(job: TrainingJob) -> list[int]:
     dense = [shape.ffn] if shape.moe_layers < shape.layers else []
     routed = [experts.ffn] if experts and job.stack.cuts_experts else []
     linear = [shape.linear.values, sum(shape.linear.products)] if shape.linear else []
-    return [shape.heads * shape.value_dim, *linear, *dense, *routed]
+    heads = dict.fromkeys(each.heads * each.value_dim for each in shape.with_heads)
+    return [*heads, *linear, *dense, *routed]
 
 
 def width_rules(job: TrainingJob) -> list[Rule]:
@@ -149,7 +150,7 @@ def width_rule(job: TrainingJob, width: int) -> Rule:
         return refused_otherwise or width % (tp * multiple) == 0
 
     what = f"cut a width of {width} in multiples of {multiple}, which {job.dtype} takes"
-    near = gcd(width // multiple, job.shape.heads)  # which cut the heads, too
+    near = gcd(width // multiple, *(each.heads for each in job.shape.with_heads))  # which cut heads, too
     return Rule("widths cut to what the dtype does not take", what, near, holds)
 
 
@@ -168,7 +169,7 @@ def module_violations(plan: Plan) -> Iterator[Violation]:
 
 def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     shape, tokens = job.shape, job.sequence // plan.cp
-    cut = tensor_rules(shape.heads, shape.kv_heads, shape.ffn if shape.moe_layers < shape.layers else None)
+    cut = rules_for_heads("tp", shape) + (mlp_rules(shape.ffn) if shape.moe_layers < shape.layers else [])
     cut += sequence_rules(tokens) if plan.sequence_parallel else []
     cut += routed_rules(shape.experts.ffn, tokens) if shape.experts else []
     yield from divisibility_violations("tp", plan.tp, cut + width_rules(job))
@@ -194,7 +195,7 @@ def head_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     if shape.latent:
         why = f"cp={plan.cp} cannot exchange heads of latent attention: take cp=1 or --context-parallel ring."
         yield Violation("latent attention not cut by an all-to-all", why)
-    for rule in head_rules("tp*cp", shape.heads, shape.kv_heads, job.stack.shares_kv_heads):
+    for rule in rules_for_heads("tp*cp", shape, job.stack.shares_kv_heads):
         if not rule.holds(ranks):
             near = near_divisors(rule.number // gcd(rule.number, plan.tp), plan.cp)
             yield Violation(

@@ -15,26 +15,12 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import count, listed
 from ndparallel.pipeline.work import spread_layers
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.kinds import has_experts, is_linear
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.stack import Stack
 
 ENDS = ("embedding", "head")
 KEPT = " kept"  # of a layer that is not recomputed while others are
-
-
-def has_experts(kind: str) -> bool:
-    """Whether layers of this kind are mixtures of experts."""
-    return kind.endswith("experts")
-
-
-def is_linear(kind: str) -> bool:
-    """Whether layers of this kind have linear attention."""
-    return kind.startswith("linear-")
-
-
-def has_window(kind: str) -> bool:
-    """Whether queries in layers of this kind see a window of the sequence."""
-    return kind.startswith("window-")
 
 
 def layer_recompute(plan: Plan, kind: str) -> str:
@@ -88,7 +74,8 @@ def kinds_by_stage(
 
 def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     """Parameters of one unit on a GPU that have gradients: all, or those of adapters."""
-    shape, adapters, kind = job.shape, job.adapters, kind.removesuffix(KEPT)
+    adapters, kind = job.adapters, kind.removesuffix(KEPT)
+    shape = job.shape.like(kind)
     if adapters is None:
         return elements_of(job, plan, kind)
     if kind in ENDS:
@@ -120,8 +107,7 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> t
         copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
         head = copied * table_elements(job, tp) + counted.head_bias / tp + counted.final_norm
         return head_and_prediction(job, plan, head, kept)
-    mixture = has_experts(kind)
-    cut = counted.linear if is_linear(kind) else counted.attention
+    mixture, cut = has_experts(kind), counted.mixer(kind)
     cut += counted.shared_experts if mixture else counted.dense_mlp
     whole = counted.layer_norms + (counted.router if mixture else 0)
     experts = counted.experts * counted.expert / plan.expert_parts(job.stack) if mixture else 0.0

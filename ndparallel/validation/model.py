@@ -214,6 +214,16 @@ def dense_layers(stated: Stated, layers: int, usual: tuple[int, ...]) -> tuple[i
 def cut_by(tp: int, stack: Stack, shape: ModelShape) -> ModelShape:
     """Return the shape padded to multiples of tp: heads, KV heads that ranks do not share, the MLP, the
     vocabulary."""
+    heads, kv_heads = padded_heads(tp, shape)
+    ffn, vocab = padded(shape.ffn, tp), padded_vocab(shape, stack, tp)
+    windowed = shape.windowed
+    if windowed:
+        in_windows, kv_in_windows = padded_heads(tp, shape.with_window)
+        windowed = replace(windowed, heads=in_windows, kv_heads=kv_in_windows)
+    return replace(shape, heads=heads, kv_heads=kv_heads, windowed=windowed, ffn=ffn, vocab=vocab)
+
+
+def padded_heads(tp: int, shape: ModelShape) -> tuple[int, int]:
     heads = padded(shape.heads, tp)
     kv_heads = (
         heads
@@ -222,9 +232,7 @@ def cut_by(tp: int, stack: Stack, shape: ModelShape) -> ModelShape:
         if tp % shape.kv_heads == 0
         else padded(shape.kv_heads, tp)
     )
-    kv_heads = kv_heads if heads % kv_heads == 0 else heads
-    ffn, vocab = padded(shape.ffn, tp), padded_vocab(shape, stack, tp)
-    return replace(shape, heads=heads, kv_heads=kv_heads, ffn=ffn, vocab=vocab)
+    return heads, kv_heads if heads % kv_heads == 0 else heads
 
 
 def padded(number: int, multiple: int) -> int:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.parallel.divisibility import head_rules
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.cut_heads import rules_for_heads
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import Stack
@@ -57,7 +57,7 @@ def sharing_sequences(
     ulysses, stated = ulysses_ranks(parallel) > 1, context_parallel_named(parallel.get("cp_comm_type"))
     way = stated or ("all-to-all" if ulysses else stack.context_parallel)
     copies, ranks = stack.shares_kv_heads or ulysses, degrees["tp"] * degrees["cp"]
-    rules = head_rules("tp*cp", shape.heads, shape.kv_heads, copies)
+    rules = rules_for_heads("tp*cp", shape, copies)
     shared = not shape.latent and all(rule.holds(ranks) for rule in rules)
     way = way if shared or way != "all-to-all" else "ring"
     return replace(stack, context_parallel=way, shares_kv_heads=copies)

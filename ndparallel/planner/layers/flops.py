@@ -15,8 +15,9 @@ from dataclasses import replace
 from gpu import Operation
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.layer import LayerLists
+from ndparallel.planner.models.kinds import has_window, is_linear
 from ndparallel.planner.models.shape import ModelShape, causal_pairs
-from ndparallel.planner.stages import KEPT, has_window, is_linear, stage_kinds, trained_of
+from ndparallel.planner.stages import KEPT, stage_kinds, trained_of
 
 # products with a state for each token, as Megatron counts the gated delta rule: K K^T, V K^T,
 # S (I - b K K^T) and S Q (num_floating_point_operations in megatron/training/training.py)
@@ -40,17 +41,24 @@ def model_flops(job: TrainingJob) -> float:
     matrices = counted.active - counted.embedding + (counted.token_embedding if shape.tied_embeddings else 0)
     matrices += counted.prediction_active + shape.prediction_layers * counted.token_embedding
     each = 4 if job.adapters else 6
-    attention = 3 * seen_layers(shape, job.sequence) * shape.heads * (shape.head_dim + shape.value_dim)
+    attention = sum(attention_flops(shape, heads, job.sequence) for heads in shape.with_heads)
     rule = 6 * shape.linear_layers * RULE_PRODUCTS * (shape.linear.states if shape.linear else 0)
     each_token = each * matrices + rule + attention * job.sequence
     return float(job.global_batch * job.sequence * each_token) + adapter_flops(job)
 
 
-def seen_layers(shape: ModelShape, sequence: int) -> float:
-    """Layers with attention; of one with a window the share of the pairs that it keeps."""
+def attention_flops(shape: ModelShape, heads: ModelShape, sequence: int) -> float:
+    """FLOPs of a token and each token of its sequence, in all layers of such heads, whose other half is
+    masked."""
+    return 3 * seen_layers(shape, heads, sequence) * heads.heads * (heads.head_dim + heads.value_dim)
+
+
+def seen_layers(shape: ModelShape, heads: ModelShape, sequence: int) -> float:
+    """Layers with attention of such heads; of one with a window the share of the pairs that it keeps."""
     kinds = [*map(shape.kind, range(shape.layers)), *shape.prediction_layers * [shape.last_kind]]
     share = shape.seen_pairs(sequence) / causal_pairs(sequence)
-    return sum(share if has_window(kind) else 1 for kind in kinds if not is_linear(kind))
+    such = [kind for kind in kinds if not is_linear(kind) and shape.like(kind) == heads]
+    return sum(share if has_window(kind) else 1 for kind in such)
 
 
 def adapter_flops(job: TrainingJob) -> float:

@@ -10,11 +10,13 @@ Glossary
 from typing import Any, NamedTuple
 
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.attention.half import AttentionLists
 from ndparallel.planner.layers.layer import LayerLists, lists_of
-from ndparallel.planner.layers.parts import ATTENTION, MLP
+from ndparallel.planner.layers.parts import ATTENTION, MLP, LayerParts
+from ndparallel.planner.models.kinds import has_experts, is_linear
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import larger
-from ndparallel.planner.stages import KEPT, has_experts, is_linear, layer_recompute
+from ndparallel.planner.stages import KEPT, layer_recompute
 
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
 
@@ -91,9 +93,10 @@ def again_bytes(lists: LayerLists, kind: str):
 def gathered_keys_bytes(job: TrainingJob, plan: Plan, kind: str):
     """Bytes of the keys and values of all cp ranks (_AllGatherRotater in
     torch/distributed/tensor/experimental/_attention.py)."""
-    if job.stack.context_parallel != "all-gather" or is_linear(kind):
+    mixer = lists_of(job, plan).mixer(kind)
+    if job.stack.context_parallel != "all-gather" or not isinstance(mixer, AttentionLists):
         return 0.0
-    return (plan.cp > 1) * lists_of(job, plan).attention.core.keys_and_values.gathered_keys_bytes
+    return (plan.cp > 1) * mixer.core.keys_and_values.gathered_keys_bytes
 
 
 def kept_bytes(lists: LayerLists, kind: str, recompute: str):
@@ -112,11 +115,12 @@ def kept_bytes(lists: LayerLists, kind: str, recompute: str):
 
 def mixer_bytes(lists: LayerLists, kind: str, again: tuple[str, ...]):
     """Bytes that a layer's attention keeps, or its linear attention, where these modules run again."""
-    adapters = adapter_bytes(lists, lists.mixer(kind).matrices, lists.share.rows)
-    if is_linear(kind):
+    mixer = lists.mixer(kind)
+    adapters = adapter_bytes(mixer, mixer.matrices, lists.share.rows)
+    if not isinstance(mixer, AttentionLists):
         return linear_bytes(lists) + adapters
-    scores = scores_bytes(lists, "core_attn" in again)
-    return attention_bytes(lists, "mla_up_proj" in again) + scores + adapters
+    scores = scores_bytes(mixer, "core_attn" in again)
+    return attention_bytes(mixer, "mla_up_proj" in again) + scores + adapters
 
 
 def feedforward_bytes(lists: LayerLists, kind: str, again: tuple[str, ...]):
@@ -124,13 +128,13 @@ def feedforward_bytes(lists: LayerLists, kind: str, again: tuple[str, ...]):
     return experts_bytes(lists, again) if has_experts(kind) else mlp_bytes(lists, "mlp" in again)
 
 
-def scores_bytes(lists: LayerLists, again: bool):
+def scores_bytes(lists: AttentionLists, again: bool):
     """Bytes of attention's probabilities, and of dropout's mask and result."""
     dropout = 1 + lists.itemsize if lists.stack.dropout else 0
-    return lists.attention.core.kernels.kept(again) * (lists.itemsize + dropout)
+    return lists.core.kernels.kept(again) * (lists.itemsize + dropout)
 
 
-def adapter_bytes(lists: LayerLists, matrices: tuple[Linear, ...], rows: Any):
+def adapter_bytes(lists: LayerParts, matrices: tuple[Linear, ...], rows: Any):
     """Bytes between the two matrices of each adapter of these matrices, which multiply so many rows."""
     if not (adapters := lists.share.adapters):
         return 0
@@ -138,7 +142,7 @@ def adapter_bytes(lists: LayerLists, matrices: tuple[Linear, ...], rows: Any):
     return rows * adapted * adapters.rank * lists.itemsize
 
 
-def normed_bytes(lists: LayerLists, half: int = ATTENTION):
+def normed_bytes(lists: LayerParts, half: int = ATTENTION):
     """Bytes of a half's input and of its norm's output, but of what it shares with the other half, and of
     what goes into a second norm; without sequence parallelism every rank keeps all rows, and PyTorch keeps
     the gathered ones."""
@@ -148,7 +152,7 @@ def normed_bytes(lists: LayerLists, half: int = ATTENTION):
     return own + gathered_bytes(lists) * (1 - (second and shape.norms == "shared"))
 
 
-def gathered_bytes(lists: LayerLists):
+def gathered_bytes(lists: LayerParts):
     """Bytes of what goes into a half's first matrix: of the shard, where software keeps that alone."""
     stack = lists.stack
     keeps_shards = stack.keeps_shards or stack.regathers or stack.tp_overlap == "products"
@@ -156,18 +160,18 @@ def gathered_bytes(lists: LayerLists):
     return rows * lists.shape.hidden * input_bytes(lists)
 
 
-def input_bytes(lists: LayerLists):
+def input_bytes(lists: LayerParts):
     """Bytes of a number that goes into a matrix, as it is kept for the weights' gradient: Transformer Engine
     keeps the cast copy alone (transformer_engine/pytorch/module/linear.py)."""
     cast = lists.share.number_type.copy if lists.stack.keeps_cast else 0
     return cast or lists.itemsize
 
 
-def mask_bytes(lists: LayerLists):
+def mask_bytes(lists: LayerParts):
     return lists.share.shard * lists.shape.hidden if lists.stack.dropout else 0
 
 
-def attention_bytes(lists: LayerLists, from_ranks: bool):
+def attention_bytes(lists: AttentionLists, from_ranks: bool):
     """Queries, keys, values, and what attention gives; where latent attention's come again from its ranks,
     those instead of them."""
     shape, tp = lists.shape, lists.share.tp
@@ -182,7 +186,7 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
     return normed_bytes(lists, ATTENTION) + kept + mask_bytes(lists)
 
 
-def keeps_heads_too(lists: LayerLists):
+def keeps_heads_too(lists: AttentionLists):
     """Whether fused attention keeps its result for a part of the heads, beside what goes into the next
     product."""
     stack = lists.stack
@@ -234,7 +238,7 @@ def shared_bytes(lists: LayerLists):
 def half_of_outputs(lists: LayerLists, kind: str):
     """Every second matrix's output, and attention's, but not what linear attention's rule gives; of experts,
     whose own matrices and router run again, the rows that came over ep, both ways."""
-    shape, share = lists.shape, lists.share
+    shape, share = lists.shape.like(kind), lists.share
     attention = 0 if is_linear(kind) else shape.heads * shape.value_dim
     kept = share.rows * (kept_outputs(lists, kind) + attention) / share.tp
     if has_experts(kind):

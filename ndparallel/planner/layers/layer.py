@@ -19,13 +19,12 @@ from ndparallel.planner.layers.mlp import MLPLists
 from ndparallel.planner.layers.operations import Layer
 from ndparallel.planner.layers.parts import LayerParts
 from ndparallel.planner.layers.recomputed import Mixer, Recomputation
-from ndparallel.planner.stages import has_experts, has_window, is_linear
+from ndparallel.planner.models.kinds import has_experts, has_window, is_linear
 
 
 class LayerLists(LayerParts):
     """Writes the lists of one kind of layer for one share and one stack."""
 
-    windowed = writer(AttentionLists)
     linear = writer(LinearAttentionLists)
     mlp = writer(MLPLists)
     experts = writer(ExpertLists)
@@ -36,6 +35,11 @@ class LayerLists(LayerParts):
     def attention(self) -> AttentionLists:
         """Attention to the whole sequence."""
         return AttentionLists(self.shape.without_window, self.share, self.stack)
+
+    @cached_property
+    def windowed(self) -> AttentionLists:
+        """Attention in a window."""
+        return AttentionLists(self.shape.with_window, self.share, self.stack)
 
     @cached_property
     def recomputed(self) -> Recomputation:
@@ -76,15 +80,16 @@ class LayerLists(LayerParts):
 
     def layer(self, kind: str, recompute: str) -> Layer:
         mixer = self.mixer(kind)
-        half, small = self.experts if has_experts(kind) else self.mlp, self.small_kernels.of_part
+        half = self.experts if has_experts(kind) else self.mlp
+        of_mixer, small = mixer.small_kernels.of_part, self.small_kernels.of_part
         part = "linear attention" if is_linear(kind) else "attention"
-        forward = mixer.forward + small(part, False), half.forward + small("mlp", False)
-        backward = half.backward + mixer.backward + small("mlp", True) + small(part, True)
+        forward = mixer.forward + of_mixer(part, False), half.forward + small("mlp", False)
+        backward = half.backward + mixer.backward + small("mlp", True) + of_mixer(part, True)
         again = self.recomputed.again(mixer, *forward, recompute)
         first, second = (half, mixer) if self.stack.in_order else (mixer, half)
         weights = first.weight_gradients + second.weight_gradients
         lists = Layer(sum(forward, []), again, backward, weights)
-        lists = self.frozen.layer(lists) if self.frozen else lists
+        lists = replace(self.frozen, shape=mixer.shape).layer(lists) if self.frozen else lists
         return Layer(*map(self.casts.written_into, lists)) if self.share.number_type.kernels else lists
 
 

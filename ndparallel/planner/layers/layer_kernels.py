@@ -109,10 +109,9 @@ class LayerKernels:
         matrices = self.shape.attention()
         if not self.stack.copies_kv_heads:
             return matrices
-        copies = 2 * (self.kv_heads - self.shape.kv_heads) * self.shape.head_dim
+        outputs = sum(self.shape.qkv_outputs(self.kv_heads))
         return tuple(
-            matrix._replace(outputs=matrix.outputs + copies) if matrix.name == "qkv" else matrix
-            for matrix in matrices
+            matrix._replace(outputs=outputs) if matrix.name == "qkv" else matrix for matrix in matrices
         )
 
 

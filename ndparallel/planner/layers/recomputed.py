@@ -66,8 +66,7 @@ class Recomputation(LayerParts):
     def second_shares(self, mixer: Mixer) -> dict[str, float]:
         """The share of each matrix's outputs, outside experts, that every second product makes, as torch
         counts them: queries, keys, values and what else linear attention has, output, gate, up, down."""
-        queries = self.shape.heads * (1 + self.shape.output_gate)
-        sizes = {"qkv": (queries, self.kv_heads, self.kv_heads), "gate_up": (1, 1)}
+        sizes = {"qkv": mixer.shape.qkv_outputs(mixer.kv_heads), "gate_up": (1, 1)}
         if self.shape.linear:
             sizes["linear_in"] = self.shape.linear.products
         places, shares = count(1), {}

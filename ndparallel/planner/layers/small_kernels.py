@@ -39,10 +39,13 @@ class SmallKernelLists(LayerKernels):
         return (self.share.shard if name == "hidden" else self.share.rows) * widths[name]
 
     def heads(self, name: str):
-        """Heads, of all tp ranks together, whose numbers a small kernel moves."""
+        """Heads as wide as queries', of all tp ranks together, whose numbers a small kernel moves."""
+        shape = self.shape
         if name == "queries":
-            return self.shape.heads * self.grouped_heads
-        return {"qkv": self.shape.heads + 2 * self.kv_heads, "values": self.kv_heads}.get(name)
+            return shape.heads * self.grouped_heads
+        values = self.kv_heads * (shape.value_width or shape.head_dim) / shape.head_dim
+        own = values * (not shape.keys_as_values)
+        return {"qkv": shape.heads + self.kv_heads + own, "values": values}.get(name)
 
     @cached_property
     def features(self) -> set[str]:

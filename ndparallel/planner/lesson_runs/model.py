@@ -19,6 +19,9 @@ LIKE_LLAMA = (  # fields of a shape that the lessons' model has as they are wher
     "parallel",
     "prediction_layers",
     "latent",
+    "value_width",
+    "keys_as_values",
+    "windowed",
 )
 
 MOST_PASSES = 100_000  # of units, one after another: the grid takes some ten seconds

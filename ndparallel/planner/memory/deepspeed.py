@@ -118,10 +118,10 @@ def largest_weight(job: TrainingJob, plan: Plan):
 def matrices(job: TrainingJob) -> list[tuple[float, float]]:
     """Inputs and outputs of a layer's matrices, each as Hugging Face has it."""
     shape, experts = job.shape, job.shape.experts
-    mixers = *shape.attention(), *shape.linear_attention()
-    ours = (*mixers, *shape.mlp(shape.ffn), *(shape.mlp(experts.ffn) if experts else ()))
+    mixers = [(each, matrix) for each in shape.with_heads for matrix in each.attention()]
+    others = *shape.linear_attention(), *shape.mlp(shape.ffn), *(shape.mlp(experts.ffn) if experts else ())
     return [
         (matrix.inputs, matrix.outputs * share)
-        for matrix in ours
-        for share in adapted_parts(shape, matrix.name).values()
+        for each, matrix in (*mixers, *((shape, matrix) for matrix in others))
+        for share in adapted_parts(each, matrix.name).values()
     ]

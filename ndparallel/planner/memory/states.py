@@ -25,11 +25,11 @@ from ndparallel.planner.memory.deepspeed import (
     reduces_in_turn,
     step_gradient_bytes,
 )
+from ndparallel.planner.models.kinds import has_experts
 from ndparallel.planner.numbers import either, larger, most
 from ndparallel.planner.stages import (
     ENDS,
     elements_of,
-    has_experts,
     keeps_gradients,
     kinds_by_stage,
     table_elements,
@@ -242,7 +242,8 @@ def whole_at_once(job: TrainingJob, plan: Plan) -> Iterator[Any]:
     """A rank's weights of every matrix; of all its experts where one kernel multiplies them."""
     shape, some = job.shape, job.shape.experts
     dense = () if all(map(has_experts, shape.layer_kinds)) else shape.mlp(shape.ffn)
-    for matrix in (*shape.attention(), *shape.linear_attention(), *shape.shared_mlp(), *dense):
+    attention = (matrix for each in shape.with_heads for matrix in each.attention())
+    for matrix in (*attention, *shape.linear_attention(), *shape.shared_mlp(), *dense):
         yield matrix.inputs * matrix.outputs / plan.tp
     if some:
         at_once = some.experts if job.stack.grouped_experts else plan.ep

@@ -1,5 +1,5 @@
-"""Kinds of attention that are more than queries, keys and values of one width: latent attention, and linear
-attention, which takes attention's place in some layers.
+"""Kinds of attention that are more than the same heads in every layer: heads of layers with a window, latent
+attention, and linear attention, which takes attention's place in some layers.
 
 Glossary: see `ndparallel.planner.models.shape`, and
     state    what a head of linear attention remembers: key_dim x value_dim numbers
@@ -10,6 +10,19 @@ from dataclasses import dataclass
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.models.sizes import checked_size, checked_sizes, near_divisors
+
+
+@dataclass(frozen=True)
+class WindowedHeads:
+    """The heads of layers with a window, where other layers have other heads. Its fields are those of a
+    ModelShape, in whose place they stand in these layers."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_width: int = 0
+    keys_as_values: bool = False
+    sinks: bool = False
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,17 @@ class Config:
             )
         return frozenset(value)
 
+    def marked_layers(self, field: str) -> list[bool]:
+        """Return whether a one stands for each layer, and no zero, or nothing where they are not listed."""
+        if not self.has(field):
+            return []
+        value, layers = self.value(field), self.size("layers")
+        if not isinstance(value, list) or len(value) != layers or any(mark not in (0, 1) for mark in value):
+            raise UserError(
+                f"{self.key(field)} must be a list of {layers} zeros and ones, not {reprlib.repr(value)}."
+            )
+        return [bool(mark) for mark in value]
+
     def layer_kinds(self, field: str, known: Sequence[str]) -> list[str]:
         """Return the kind of each layer, or nothing where they are not listed."""
         value, key = self.value(field) if self.has(field) else [], self.key(field)

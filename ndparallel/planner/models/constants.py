@@ -25,7 +25,14 @@ from ndparallel.base.errors import UserError
 from ndparallel.planner.models.sizes import checked_size
 
 KEYS = {
-    "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),
+    "norm_epsilon": (
+        "rms_norm_eps",
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "layernorm_epsilon",
+        "norm_eps",
+        "norm_epsilon",
+    ),
     "rotary_base": ("rope_theta", "rotary_emb_base"),
     "rotary_share": ("partial_rotary_factor", "rotary_pct"),
     "router_scaling": ("routed_scaling_factor", "router_scaling_factor", "route_scale"),
@@ -45,6 +52,8 @@ OTHERS = (  # of which no framework here has a flag
     "logit_scale",
     "clip_qkv",
     "rope_local_base_freq",
+    "swa_rope_theta",
+    "attention_value_scale",
     "attn_scale",
     "floor_scale",
     "layer_rope_theta",

@@ -101,6 +101,7 @@ from ndparallel.planner.models.mixture_families import (
     SARVAM_MOE,
     SOLAR_OPEN,
 )
+from ndparallel.planner.models.windowed_families import GEMMA4, GEMMA4_UNIFIED, MIMO_V2_FLASH
 
 FAMILIES: dict[str, Family] = {
     "gpt2": GPT2,
@@ -122,6 +123,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2_5_vl": QWEN2,
     "qwen2_5_vl_text": QWEN2,
     "mimo": MIMO,
+    "mimo_v2_flash": MIMO_V2_FLASH,
     "minimax_m2": MINIMAX_M2,
     "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
@@ -165,6 +167,8 @@ FAMILIES: dict[str, Family] = {
     "glm": GLM,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
+    "gemma4_text": GEMMA4,
+    "gemma4_unified_text": GEMMA4_UNIFIED,
     "gemma": GEMMA,
     "vaultgemma": VAULTGEMMA,
     "llama4_text": LLAMA4,

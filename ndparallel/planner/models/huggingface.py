@@ -29,6 +29,7 @@ from ndparallel.planner.models.refused import REFUSED
 from ndparallel.planner.models.shape import BIASES, ModelShape
 
 MOST_BYTES = 4e6  # of a config.json
+WIDEST_HEAD = 256  # of fused attention (README.md of Dao-AILab/flash-attention)
 BY_SIZES = (
     "the sizes can be given one by one (--layers, --hidden, --heads, --kv-heads, --head-dim, --ffn, --vocab, "
     "--experts, --top-k, --expert-ffn)"
@@ -169,7 +170,12 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
         yield "Attention and MLP read the same input; they are priced one after the other."
     if shape.qk_norm == "unscaled" and shape.constants.unrotated:
         yield "Queries and keys are normed where they have positions; it is priced in every layer."
-    if shape.sinks:
+    if (width := max(heads.head_dim for heads in shape.with_heads)) > WIDEST_HEAD:
+        yield (
+            f"Heads are up to {width} wide; attention is priced as if fused kernels took more than "
+            f"{WIDEST_HEAD}, as fast."
+        )
+    if any(heads.sinks for heads in shape.with_heads):
         yield "Attention's sinks are counted, but take no time."
     if shape.constants.activation_clamp is not None:
         yield (

@@ -7,11 +7,13 @@ Idea   Kinds and not one sum, because they live in different places: tensor para
 
 from dataclasses import dataclass
 
+from ndparallel.planner.models.kinds import has_window, is_linear
+
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters by kind. Attention, linear (attention), dense_mlp, router, expert, shared_experts and
-    layer_norms are of one layer, expert of one expert.
+    """Parameters by kind. Attention, windowed and linear (attention), dense_mlp, router, expert,
+    shared_experts and layer_norms are of one layer, expert of one expert.
 
     `attention` includes its own norms (of queries and keys, of latent vectors). A tied head counts 0: its
     matrix is the token embedding. A prediction layer is a layer and `prediction_head`, its projection and
@@ -22,6 +24,7 @@ class Parameters:
     position_embedding: int
     embedding_norm: int
     attention: int
+    windowed: int
     linear: int
     dense_mlp: int
     router: int
@@ -35,7 +38,9 @@ class Parameters:
     prediction_layers: int
     dense_layers: int
     moe_layers: int
+    windowed_layers: int
     linear_layers: int
+    windowed_prediction: bool
     experts: int
     top_k: int
 
@@ -64,19 +69,29 @@ class Parameters:
     @property
     def prediction(self) -> int:
         """All prediction layers; the last kind of layer is theirs."""
-        layer = self.moe_layer if self.moe_layers else self.dense_layer
-        return self.prediction_layers * (layer + self.prediction_head)
+        return self._prediction(self.experts)
 
     @property
     def prediction_active(self) -> int:
         """Parameters that one token uses in all prediction layers, the head again in each left out."""
-        layer = self._moe_layer(self.top_k) if self.moe_layers else self.dense_layer
+        return self._prediction(self.top_k)
+
+    def _prediction(self, experts: int) -> int:
+        layer = self._moe_layer(experts) if self.moe_layers else self.dense_layer
+        layer += self.windowed_prediction * (self.windowed - self.attention)
         return self.prediction_layers * (layer + self.prediction_head)
+
+    def mixer(self, kind: str) -> int:
+        """What mixes the tokens of a layer of this kind."""
+        if is_linear(kind):
+            return self.linear
+        return self.windowed if has_window(kind) else self.attention
 
     def _moe_layer(self, experts: int) -> int:
         return self.attention + self.layer_norms + self.router + experts * self.expert + self.shared_experts
 
     def _model(self, moe_layer: int) -> int:
         layers = self.dense_layers * self.dense_layer + self.moe_layers * moe_layer
+        layers += self.windowed_layers * (self.windowed - self.attention)
         layers += self.linear_layers * (self.linear - self.attention)
         return self.embedding + layers + self.final_norm + self.head + self.head_bias

@@ -20,7 +20,7 @@ GATED = "one number of a gate multiplies each head's result, or each gate has a 
 STREAMS = "its residual is several streams that matrices of their own mix, which are no matrices here"
 CONVOLUTION = "most of its layers are convolutions, which are no layer here"
 CONVOLVED = "its attention has convolutions, which are no layer here"
-OTHER_HEADS = "its layers differ from one another in their heads, in number or width, which are one here"
+OTHER_HEADS = "any of its layers may have another number of heads, which is one for each kind of layer here"
 LOOPS = "its layers run several times in a pass, which is once here"
 REFUSED = {
     "deepseek_v32": Refusal(CHOSEN, "deepseek_v3"),
@@ -34,10 +34,7 @@ REFUSED = {
     "hy_v4": Refusal(STREAMS, "hy_v3"),
     "beam": Refusal(GATED, "afmoe"),
     "laguna": Refusal(f"{GATED}, and {OTHER_HEADS}", "afmoe"),
-    "step3p5": Refusal(f"{GATED}, and {OTHER_HEADS}", "afmoe"),
-    "mimo_v2_flash": Refusal(OTHER_HEADS, "qwen3_moe"),
-    "gemma4_text": Refusal(OTHER_HEADS, "gemma3_text"),
-    "gemma4_unified_text": Refusal(OTHER_HEADS, "gemma3_text"),
+    "step3p5": Refusal(GATED, "afmoe"),
     "gemma3n_text": Refusal("each layer adds embeddings and streams of its own", "gemma3_text"),
     "longcat_flash": Refusal(
         "each layer has two attentions and two MLPs beside its experts, some of which do nothing",

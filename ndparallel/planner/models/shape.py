@@ -26,10 +26,12 @@ Glossary
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
+from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention, WindowedHeads
 from ndparallel.planner.models.constants import Constants
+from ndparallel.planner.models.kinds import has_window, is_linear
 from ndparallel.planner.models.matrices import Linear, count
 from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.sizes import checked_choice, checked_size, checked_sizes, near_divisors
@@ -42,8 +44,8 @@ LEARNED = {"xielu": 2}
 NORMS = ("layernorm", "rmsnorm")
 # where a layer's norms stand: norms of attention's half and of the MLP's
 NORM_PLACES = {"before": (1, 1), "after": (1, 1), "both": (2, 2), "shared": (1, 0)}
-# none; over each head alike, or without weights; over all heads together
-QK_NORMS = ("", "head", "unscaled", "width")
+# none; over each head alike, or without weights, or so of values besides; over all heads together
+QK_NORMS = ("", "head", "unscaled", "values", "width")
 POSITIONS = ("learned", "rotary", "alibi")
 BIASES = ("qkv", "output", "mlp", "norm", "head")
 
@@ -111,13 +113,16 @@ class ModelShape:
     names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `norms` says where a layer's norms
     stand; without `norm_weights` these, the last one and the embedding's have no scale. `qk_norm` says over
     what queries and keys are normed; with `sinks` every head has a number that its scores are weighed
-    against. `parallel` attention and MLP read the same input and are summed. A query sees the last `window`
-    tokens, itself among them, but in `whole_layers` (their numbers, from 0); 0 is the whole sequence. Where
-    windows are `chunked` they stand side by side, and a query sees what is before it in its own. In some
-    layers `linear` attention takes attention's place. With an `output_gate` each head's result is multiplied
-    by a gate as wide, which its queries' matrix gives. With `latent` attention `head_dim` is the width of a
-    query, nope + rope. `ffn` is the width of a dense MLP, whether or not a layer has one. `notes` says in
-    sentences what was assumed and what is left out.
+    against. A head of values is as wide as one of keys, or has its own `value_width`; with `keys_as_values`
+    they are made of the keys, before norm and rotation, and have no matrix. `parallel` attention and MLP read
+    the same input and are summed. A query sees the last `window` tokens, itself among them, but in
+    `whole_layers` (their numbers, from 0); 0 is the whole sequence. Layers with a window have `windowed`
+    heads, if these are given, and the others the model's own. Where windows are `chunked` they stand side by
+    side, and a query sees what is before it in its own. In some layers `linear` attention takes attention's
+    place. With an `output_gate` each head's result is multiplied by a gate as wide, which its queries' matrix
+    gives. With `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the width of a
+    dense MLP, whether or not a layer has one. `notes` says in sentences what was assumed and what is left
+    out.
     """
 
     name: str
@@ -143,6 +148,9 @@ class ModelShape:
     window: int = 0
     whole_layers: tuple[int, ...] = ()
     chunked: bool = False
+    value_width: int = 0
+    keys_as_values: bool = False
+    windowed: WindowedHeads | None = None
     prediction_layers: int = 0
     latent: LatentAttention | None = None
     linear: GatedDeltaNet | None = None
@@ -160,8 +168,10 @@ class ModelShape:
             checked_choice(bias, "bias", BIASES)
         checked_size(self.positions, "positions", least=int(self.position == "learned"))
         checked_size(self.window, "window", least=0)
+        checked_size(self.value_width, "value_width", least=0)
         checked_size(self.prediction_layers, "prediction_layers", least=0)
         self._check_together()
+        _ = self.with_window  # whose heads are checked, too
 
     def _check_together(self) -> None:
         if self.heads % self.kv_heads:
@@ -192,7 +202,7 @@ class ModelShape:
     @property
     def value_dim(self) -> int:
         """The width of one head of values."""
-        return self.latent.value_dim if self.latent else self.head_dim
+        return self.latent.value_dim if self.latent else self.value_width or self.head_dim
 
     @property
     def moe_layers(self) -> int:
@@ -245,7 +255,22 @@ class ModelShape:
     @cached_property
     def without_window(self) -> "ModelShape":
         """The model if all its queries saw the whole sequence."""
-        return replace(self, window=0) if self.window else self
+        return replace(self, window=0, windowed=None) if self.window else self
+
+    @cached_property
+    def with_window(self) -> "ModelShape":
+        """The model if all its layers had the heads of those with a window."""
+        return replace(self, windowed=None, **vars(self.windowed)) if self.windowed else self
+
+    def like(self, kind: str) -> "ModelShape":
+        """The model if all its layers had the heads of this kind."""
+        return self.with_window if has_window(kind) else self
+
+    @cached_property
+    def with_heads(self) -> tuple["ModelShape", ...]:
+        """The model with each kind of heads that its layers have."""
+        kinds = (*self.layer_kinds, self.last_kind)
+        return tuple(dict.fromkeys(self.like(kind) for kind in kinds if not is_linear(kind)))
 
     def seen_pairs(self, sequence: int) -> int:
         """Pairs under the causal mask that a layer with a window, or chunks, keeps of a sequence."""
@@ -266,8 +291,14 @@ class ModelShape:
         if self.latent:
             sizes = (self.hidden, self.heads, bias)
             return *self.latent.queries(*sizes), *self.latent.keys_and_values(*sizes), output
-        heads = self.heads * (1 + self.output_gate) + 2 * self.kv_heads
-        return Linear("qkv", self.hidden, heads * self.head_dim, bias, "columns"), output
+        return Linear("qkv", self.hidden, sum(self.qkv_outputs(self.kv_heads)), bias, "columns"), output
+
+    def qkv_outputs(self, kv_heads: Any) -> tuple[Any, ...]:
+        """Outputs of the matrices into queries, keys and values, of so many heads of the latter two; of two
+        matrices where keys serve as values, too."""
+        queries = self.heads * (1 + self.output_gate) * self.head_dim
+        values = () if self.keys_as_values else (kv_heads * (self.value_width or self.head_dim),)
+        return queries, kv_heads * self.head_dim, *values
 
     def linear_attention(self) -> tuple[Linear, ...]:
         """The matrices of one layer's linear attention; none where no layer has any."""
@@ -277,9 +308,13 @@ class ModelShape:
         """The widths of the norms inside attention that have a scale; none has a shift."""
         ranks = (self.latent.query_rank, self.latent.kv_rank) if self.latent else ()
         queries, keys = (self.heads, self.kv_heads) if self.qk_norm == "width" else (1, 1)
-        scaled = self.qk_norm in ("head", "width")
+        scaled = self.qk_norm in ("head", "values", "width")
         heads = (queries * self.head_dim, keys * self.head_dim) if scaled else ()
         return *filter(None, ranks), *heads
+
+    def attention_parameters(self) -> int:
+        """Parameters of one layer's attention, its own norms and sinks among them."""
+        return count(self.attention()) + sum(self.attention_norms()) + self.heads * self.sinks
 
     def prediction(self) -> tuple[Linear, ...]:
         """The matrix of a prediction layer that joins the last hidden state and the next token's embedding;
@@ -315,7 +350,8 @@ class ModelShape:
             token_embedding=table,
             position_embedding=self.positions * self.hidden,
             embedding_norm=norm * self.embedding_norm,
-            attention=count(self.attention()) + sum(self.attention_norms()) + self.heads * self.sinks,
+            attention=self.attention_parameters(),
+            windowed=self.with_window.attention_parameters(),
             linear=count(self.linear_attention()) + (self.linear.small_parameters() if self.linear else 0),
             dense_mlp=count(self.mlp(self.ffn)) + LEARNED.get(self.activation, 0),
             router=count(some.router(self.hidden)) if some else 0,
@@ -329,7 +365,9 @@ class ModelShape:
             prediction_layers=self.prediction_layers,
             dense_layers=self.layers - self.moe_layers,
             moe_layers=self.moe_layers,
+            windowed_layers=sum(map(has_window, map(self.kind, range(self.layers)))),
             linear_layers=self.linear_layers,
+            windowed_prediction=has_window(self.last_kind),
             experts=some.experts if some else 0,
             top_k=some.top_k if some else 0,
         )

@@ -14,8 +14,6 @@ from ndparallel.planner.layers.layer_kernels import writer
 from ndparallel.planner.layers.parts import ATTENTION, LayerParts
 from ndparallel.planner.models.matrices import Linear
 
-QKV = 3  # matrices side by side: queries, keys, values
-
 
 class AttentionLists(LayerParts):
     """Writes attention's half of a layer."""
@@ -53,6 +51,7 @@ class AttentionLists(LayerParts):
             *self.core.backward(),
             *self.rotary(True),
             *self.norms_of_heads(True),
+            *self.values_into_keys(),
             *self.out_of_heads(),
             *self.norms_before(ATTENTION, True),
         ]
@@ -75,7 +74,7 @@ class AttentionLists(LayerParts):
         if self.gathers_ranks:
             return [*self.latent.to_ranks(), *self.latent.from_ranks()]
         products = [self.product(matrix, "forward") for matrix in self.matrices[:-1]]
-        return [*self.tp.gather(products[-1], QKV), *products]
+        return [*self.tp.gather(products[-1], self.side_by_side), *products]
 
     def out_of_heads(self) -> list:
         """Their gradients' way back."""
@@ -83,7 +82,7 @@ class AttentionLists(LayerParts):
             return [*self.latent.back_to_ranks(), *self.latent.back_from_ranks()]
         *into, _ = self.matrices
         products = [self.product(matrix, "dgrad") for matrix in reversed(into)]
-        summed = self.tp.summed(products[-1], self.product(into[-1], "wgrad"), True, QKV)
+        summed = self.tp.summed(products[-1], self.product(into[-1], "wgrad"), True, self.side_by_side)
         return [*self.tp.gather_again(products[0]), *products[:-1], *summed]
 
     def rotary(self, backward: bool) -> list[Operation]:
@@ -93,10 +92,16 @@ class AttentionLists(LayerParts):
         return [self.elementwise("rotary", self.queries_and_keys, passes, kernels)]
 
     def norms_of_heads(self, backward: bool) -> list[Operation]:
-        """Norms of queries and of keys, two kernels."""
+        """Norms of queries, of keys, and where values have one of these, a kernel each."""
         if not self.shape.qk_norm:
             return []
-        return [self.elementwise("norms of heads", self.queries_and_keys, self.passes("norm", backward), 2)]
+        of_values = self.shape.qk_norm == "values"
+        elements = self.queries_and_keys + of_values * self.values
+        return [self.elementwise("norms of heads", elements, self.passes("norm", backward), 2 + of_values)]
+
+    def values_into_keys(self) -> list[Operation]:
+        """The sum of keys' and values' gradients, where one matrix makes both."""
+        return [self.elementwise("add values", self.values, 3)] * self.shape.keys_as_values
 
     def output_gate(self, backward: bool) -> list[Operation]:
         """The heads' results times the sigmoid of their gates; backward the gradients of both
@@ -104,6 +109,16 @@ class AttentionLists(LayerParts):
         elements = self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim
         gate = self.elementwise("output gate", elements, 5 if backward else 3)
         return [gate] * self.shape.output_gate
+
+    @property
+    def side_by_side(self) -> int:
+        """Matrices of the same input: queries, keys, values."""
+        return len(self.shape.qkv_outputs(self.kv_heads))
+
+    @property
+    def values(self):
+        """Elements of the rank's values."""
+        return self.share.rows * self.kv_heads / self.share.tp * self.shape.value_dim
 
     @property
     def queries_and_keys(self):

@@ -48,8 +48,9 @@ class KeysAndValues(AttentionSizes):
     def by_heads(self, core: list[Operation], backward: bool) -> list:
         """Queries, keys and values of all tokens come for a part of the heads, and what is found goes to its
         tokens; backward the gradients do, and, where it was not kept by heads too, the result comes again."""
-        keys = self.share.rows * self.attending_kv_heads * self.shape.head_dim
-        qkv, result = (self.query_elements, keys, keys), (self.value_elements,)
+        heads = self.share.rows * self.attending_kv_heads  # of keys, and as many of values
+        keys, values = heads * self.shape.head_dim, heads * self.shape.value_dim
+        qkv, result = (self.query_elements, keys, values), (self.value_elements,)
         again = result if backward and self.stack.resends_heads else ()
         come, go = (again + result, qkv) if backward else (qkv, result)
         return [

@@ -47,6 +47,7 @@ class AttentionSizes(LayerKernels):
 
     @property
     def keys_and_values_bytes(self):
-        """Bytes of the keys and values of all cp ranks."""
-        kv = 2 * self.kv_heads / self.share.tp * self.shape.head_dim
+        """Bytes of the keys and values of all cp ranks, latent attention's values as wide as its keys."""
+        width = self.shape.head_dim + (self.shape.value_width or self.shape.head_dim)
+        kv = self.kv_heads / self.share.tp * width
         return self.share.micro_batch * self.share.sequence * kv * self.itemsize
