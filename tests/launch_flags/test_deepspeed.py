@@ -578,7 +578,7 @@ def test_every_setting_that_changes_a_step_and_is_not_modelled_is_said():
         ("python train.py --lr 1", {}, "no configuration of DeepSpeed"),
         ("deepspeed train.py --deepspeed gone.json", {}, "'gone.json', which is not found"),
         ("deepspeed p.py --num-layers 2 --deepspeed_config a.json", {}, "take --from-megatron"),
-        ("distributed_type: FSDP", {}, "plan it by options, as --software pytorch --zero 3"),
+        ("distributed_type: FSDP", {}, "take --from-accelerate"),
         ("distributed_type: [", {}, "line 1|line 2"),
     ],
 )
