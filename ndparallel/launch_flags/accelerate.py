@@ -85,8 +85,10 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if job.states_away:
         yield "The host steps: OMP_NUM_THREADS is the host's cores for each GPU."
     if plan.gpus > full_nodes(job, plan)[1]:
-        yield "It runs on every node, with its MACHINE_RANK from 0 on, and the first one's MASTER_ADDR and"
-        yield "MASTER_PORT."
+        yield (
+            "It runs on every node, with MACHINE_RANK from 0 on, and the first one's MASTER_ADDR and "
+            "MASTER_PORT."
+        )
 
 
 def configuration(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Any]]:

@@ -210,7 +210,7 @@ def refuse_other_ways(settings: Settings) -> None:
         raise UserError(f"distributed_type {brief(way)} is not read here, only FSDP{instead}.")
     if (precision := settings.text("mixed_precision")) not in PRECISIONS:
         raise UserError(f"mixed_precision {brief(precision)} is not read, only {', '.join(PRECISIONS)}.")
-    if is_first(settings) and settings.switch(fields.ACCELERATE_HOST):
+    if is_fsdp1(settings) and settings.switch(fields.ACCELERATE_HOST):
         raise UserError(f"{fields.ACCELERATE_HOST} is priced with {VERSION} 2 alone, and not 1.")
     for key, why in REFUSED.items():
         if settings.number(key) > 1:
@@ -234,7 +234,7 @@ def plan_from(settings: Settings, words: Configuration, hardware: Hardware, gpus
     if not gpus:
         raise UserError("how many GPUs? Its file does not say it (num_processes): add --gpus.")
     cp = settings.number(CP)
-    zero, shards = one_by_strategy(settings, hardware, gpus) if is_first(settings) else two(settings, gpus)
+    zero, shards = of_fsdp1(settings, hardware, gpus) if is_fsdp1(settings) else of_fsdp2(settings, gpus)
     again = settings.switch(fields.ACCELERATE_RECOMPUTE) or any(
         words.get(name) is True for name in RECOMPUTES
     )
@@ -248,12 +248,12 @@ def plan_from(settings: Settings, words: Configuration, hardware: Hardware, gpus
     )
 
 
-def is_first(settings: Settings) -> bool:
-    """Whether FSDP is that of torch's first version."""
+def is_fsdp1(settings: Settings) -> bool:
+    """Whether FSDP is torch's first."""
     return settings.number(VERSION) == 1
 
 
-def one_by_strategy(settings: Settings, hardware: Hardware, gpus: int) -> tuple[int, int]:
+def of_fsdp1(settings: Settings, hardware: Hardware, gpus: int) -> tuple[int, int]:
     """FSDP1's ZeRO stage, and over how many ranks states are shared, 0 for all. Raises UserError for degrees
     beside it, which Accelerate refuses, or another strategy."""
     if degrees := [key for key in (CP, REPLICAS, SHARDS) if settings.number(key) > 1]:
@@ -265,7 +265,7 @@ def one_by_strategy(settings: Settings, hardware: Hardware, gpus: int) -> tuple[
     return zero, host_size(hardware) if in_node and gpus > host_size(hardware) else 0
 
 
-def two(settings: Settings, gpus: int) -> tuple[int, int]:
+def of_fsdp2(settings: Settings, gpus: int) -> tuple[int, int]:
     """The same of FSDP2, whose degrees must make the GPUs, if there are any."""
     cp, replicas, shards = (settings.number(key) for key in (CP, REPLICAS, SHARDS))
     degrees = cp * replicas * shards
@@ -305,10 +305,10 @@ def notes_on_settings(settings: Settings, job: TrainingJob, words: Configuration
         yield "mixed_precision fp16 is priced as bf16."
     if job.half:
         yield "mixed_precision no: weights, gradients and moments are taken to have the model's 16 bits."
-    if is_first(settings) and settings.given.get(RESHARD, True) not in (True, settings.text(STRATEGY)):
+    if is_fsdp1(settings) and settings.given.get(RESHARD, True) not in (True, settings.text(STRATEGY)):
         yield f"{RESHARD} is of no effect with {VERSION} 1: {STRATEGY} is."
     if MICRO not in words:
         yield f"No argument says --{MICRO}: {OWN_MICRO}, as transformers has it (--set {MICRO}=N)."
-    said = (VERSION, STRATEGY if is_first(settings) else RESHARD)
+    said = (VERSION, STRATEGY if is_fsdp1(settings) else RESHARD)
     if assumed := "; ".join(f"{key} {settings.assumed[key]}" for key in said if key in settings.assumed):
         yield f"Not given, so as {release('accelerate')} has it: {assumed}."

@@ -1,6 +1,8 @@
 """Accelerate's launch scripts and files, written and read back."""
 
+import json
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.accelerate import emit_accelerate
 from ndparallel.launch_flags.frameworks import emit
+from ndparallel.launch_flags.frozen import frozen
 from ndparallel.launch_flags.read_accelerate import read_accelerate
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.planner.adapters import Adapters
@@ -264,6 +267,25 @@ def test_what_is_not_read_is_refused_in_a_sentence(old, new, wrong):
 def test_what_is_no_job_of_accelerates_is_refused_in_a_sentence(text):
     with pytest.raises(UserError, match="it is no file of `accelerate config`"):
         read(text)
+
+
+KEYS = sorted({*frozen("accelerate")["defaults"], "fsdp_config", "parallelism_config", "dynamo_backend", "x"})
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 99)
+    | st.sampled_from(["bf16", "FSDP", "FULL_SHARD", "allgather", "", "3"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=6))
+def test_any_values_of_its_keys_are_a_job_or_are_told_in_a_sentence(config):
+    """JSON is YAML, too."""
+    lines = (f"{name}: {json.dumps(value)}\n" for name, value in config.items() if name != "distributed_type")
+    with suppress(UserError):
+        found = read(f"distributed_type: FSDP\n{''.join(lines)}", gpus=16)
+        assert found.plan.gpus == 16 and found.job.global_batch == found.plan.dp * 2 * 4
 
 
 def test_deepspeeds_reader_sends_a_file_of_fsdp_to_this_one(tmp_path, capsys):
