@@ -122,6 +122,14 @@ def test_what_if_compares_the_plans_to_take_and_not_the_fastest_ones(capsys):
     assert found["what_if"][0]["name"] == found["recommended"]["name"]
 
 
+def test_changes_with_commas_between_them_are_made_together():
+    cluster, change = Variant(job(batch=16), 16), "gpus=32, hardware=b200,bandwidth_across/2"
+    one_by_one = cluster
+    for each in change.split(","):
+        one_by_one = what_if(one_by_one, each)
+    assert what_if(cluster, change) == one_by_one != cluster
+
+
 def test_what_if_says_of_one_plan_where_it_no_longer_fits(capsys):
     job = ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8", "--timeline", "none"]
     assert main([*job, "--tp", "8", "--what-if", "memory=1GB", "--what-if", "memory*2"]) == 0
@@ -413,6 +421,9 @@ def test_an_mfu_in_fewer_bits_names_its_peak_and_the_share_of_the_peak_in_16(cap
         ("plan", ["--what-if", "bandwith_across*2"], "Did you mean 'bandwidth_across'"),
         ("plan", ["--what-if", "bandwidth_across"], "changes nothing"),
         ("plan", ["--what-if", "layers*1.3"], "whole number"),
+        ("plan", ["--what-if", "a/2,b=4"], "unknown field of the hardware, the job or the model 'a'"),
+        ("plan", ["--what-if", "gpus*2,seqence=4"], "Did you mean 'sequence'"),
+        ("plan", ["--what-if", "sequence=2,4"], "Several values take --what-if several times"),
         ("plan", ["--what-if", "memory=80"], "has no unit"),
         ("plan", ["--what-if", "software*2"], "is a word"),
         ("plan", ["--what-if", "peak*-1"], "above 0"),
