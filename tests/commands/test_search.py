@@ -122,6 +122,14 @@ def test_what_if_compares_the_plans_to_take_and_not_the_fastest_ones(capsys):
     assert found["what_if"][0]["name"] == found["recommended"]["name"]
 
 
+@pytest.mark.parametrize(("fixed", "batch"), [([], 1000), (["--fix", "micro_batch=2"], 2000)])
+def test_where_no_layout_can_cut_the_batch_a_batch_is_named_that_some_can(fixed, batch, capsys):
+    plan = ["plan", "--model", "llama-3-8b", "--gpus", "1000", *fixed, "--global-batch"]
+    assert main([*plan, "1024"]) == 2
+    assert f"There are some with a global batch of {batch}." in capsys.readouterr().err
+    assert main([*plan, f"{batch}"]) == 0
+
+
 def test_changes_with_commas_between_them_are_made_together():
     cluster, change = Variant(job(batch=16), 16), "gpus=32, hardware=b200,bandwidth_across/2"
     one_by_one = cluster
