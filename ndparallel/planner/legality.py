@@ -19,6 +19,7 @@ from ndparallel.parallel.divisibility import (
     Rule,
     can_fill,
     context_rules,
+    divisors,
     expert_rules,
     head_rules,
     routed_rules,
@@ -27,7 +28,7 @@ from ndparallel.parallel.divisibility import (
 )
 from ndparallel.pipeline.catalog import RECIPES, check_sizes, default_schedule
 from ndparallel.planner.job import WEIGHTS_LEAVE, Plan, TrainingJob
-from ndparallel.planner.models.sizes import near_divisors
+from ndparallel.planner.models.sizes import near_divisors, near_values
 from ndparallel.planner.number_types import NUMBER_TYPES, NumberType
 from ndparallel.planner.stack import MODULES
 
@@ -194,9 +195,11 @@ def head_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     if shape.latent:
         why = f"cp={plan.cp} cannot exchange heads of latent attention: take cp=1 or --context-parallel ring."
         yield Violation("latent attention not cut by an all-to-all", why)
-    for rule in head_rules("tp*cp", shape.heads, shape.kv_heads, job.stack.shares_kv_heads):
+    rules = head_rules("tp*cp", shape.heads, shape.kv_heads, job.stack.shares_kv_heads)
+    cut = [cp for cp in divisors(shape.heads) if all(rule.holds(plan.tp * cp) for rule in rules)]
+    near = near_values(cut, plan.cp)
+    for rule in rules:
         if not rule.holds(ranks):
-            near = near_divisors(rule.number // gcd(rule.number, plan.tp), plan.cp)
             yield Violation(
                 rule.name,
                 f"cp={plan.cp} beside tp={plan.tp} cannot {rule.what}, which an all-to-all gives its ranks; "

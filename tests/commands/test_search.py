@@ -442,6 +442,7 @@ def test_an_mfu_in_fewer_bits_names_its_peak_and_the_share_of_the_peak_in_16(cap
         ("plan", ["--fix", "schedule=1f2b"], "Did you mean '1f1b'"),
         ("plan", ["--fix", "sequence_parallel=maybe"], "True"),
         ("plan", ["--max-memory", "70"], "has no unit"),
+        ("plan", ["--tp", "2", "--measured", "4.2"], 'has no unit: write seconds as in "12.3s"'),
         ("plan", ["--max-memory", "100MiB"], "none of"),
         ("plan", ["--top", "0"], "choose 1 to 1,000"),
         ("plan", ["--search", "--recompute-layers", "2"], "nothing to search with"),
