@@ -68,7 +68,7 @@ def near_divisors(number: int, wanted: int) -> str:
 
 
 def near_values(values: Sequence[int], wanted: int) -> str:
-    """Of some values, smallest first, those next below and next above `wanted`, as words."""
+    """The values next below and next above `wanted`, of some from the smallest on, as words."""
     below, above = (
         [value for value in values if value < wanted],
         [value for value in values if value > wanted],
