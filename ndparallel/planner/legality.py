@@ -19,7 +19,6 @@ from ndparallel.parallel.divisibility import (
     Rule,
     can_fill,
     context_rules,
-    divisors,
     expert_rules,
     head_rules,
     routed_rules,
@@ -196,14 +195,13 @@ def head_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
         why = f"cp={plan.cp} cannot exchange heads of latent attention: take cp=1 or --context-parallel ring."
         yield Violation("latent attention not cut by an all-to-all", why)
     rules = head_rules("tp*cp", shape.heads, shape.kv_heads, job.stack.shares_kv_heads)
-    cut = [cp for cp in divisors(shape.heads) if all(rule.holds(plan.tp * cp) for rule in rules)]
-    near = near_values(cut, plan.cp)
+    cut = [cp for cp in range(1, shape.heads + 1) if all(rule.holds(plan.tp * cp) for rule in rules)]
     for rule in rules:
         if not rule.holds(ranks):
             yield Violation(
                 rule.name,
                 f"cp={plan.cp} beside tp={plan.tp} cannot {rule.what}, which an all-to-all gives its ranks; "
-                f"nearest: {near}.",
+                f"nearest: {near_values(cut, plan.cp)}.",
             )
 
 
