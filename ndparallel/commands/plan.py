@@ -96,7 +96,10 @@ def add_questions(parser: argparse.ArgumentParser) -> None:
         metavar="PLAN",
         help="why not this plan, by its name; of degrees alone, as TP8xPP4, the best",
     )
-    change = "a field of hardware, job or model and what becomes of it, as bandwidth_across*2"
+    change = (
+        "a field of hardware, job or model and what becomes of it, as bandwidth_across*2; together: "
+        "gpus*2,global_batch*2"
+    )
     group.add_argument("--what-if", action="append", default=[], metavar="CHANGE", help=change)
 
 

@@ -27,12 +27,12 @@ WAYS = {
 def measured_from(arguments: argparse.Namespace) -> dict[str, float]:
     """What was measured, by quantity. Raises UserError for what is no time, or no size."""
     given = {
-        "seconds": ("--measured", arguments.measured),
-        "bytes": ("--measured-memory", arguments.measured_memory),
+        "seconds": ("--measured", arguments.measured, '"12.3s"'),
+        "bytes": ("--measured-memory", arguments.measured_memory, '"71GB"'),
     }
     measured = {
-        quantity: parse_quantity(words, quantity, option)
-        for quantity, (option, words) in given.items()
+        quantity: parse_quantity(words, quantity, option, example)
+        for quantity, (option, words, example) in given.items()
         if words is not None
     }
     for quantity, value in measured.items():

@@ -122,6 +122,16 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
             and has_one_rank(job, plan) | (job.stack.dispatcher == "alltoall")
         ),
     ),
+    never(
+        "CUDA graphs of a step with the dispatcher deepep, which does not pad what experts take",
+        "take another --dispatcher",
+        lambda job, plan: (
+            job.stack.graphs == "step"
+            and job.capacity_factor is not None
+            and job.stack.dispatcher == "deepep"
+            and np.logical_not(has_one_rank(job, plan))
+        ),
+    ),
 )
 
 # OptimizerConfig.__post_init__ in megatron/core/optimizer/optimizer_config.py, and validate_args
@@ -153,6 +163,23 @@ SINKS = (
 )
 
 # TransformerConfig.__post_init__
+RECOMPUTED = (
+    never(
+        "recomputation of layernorm or moe_act in fp8 with delayed scales",
+        "recompute something else, or take --dtype fp8-current",
+        lambda job, plan: job.dtype == "fp8" and recomputes(job, plan, "layernorm", "moe_act"),
+    ),
+    never(
+        "recomputation of moe_act in a model without experts",
+        "recompute something else",
+        lambda job, plan: job.shape.experts is None and recomputes(job, plan, "moe_act"),
+    ),
+    never(
+        "recomputation of mla_up_proj without latent attention",
+        "recompute something else",
+        lambda job, plan: job.shape.latent is None and recomputes(job, plan, "mla_up_proj"),
+    ),
+)
 EXPERTS = (
     never(
         "experts with biases that tp cuts",
@@ -185,11 +212,6 @@ RULES = (
             "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
         ),
     ),
-    never(
-        "recomputation of layernorm or moe_act in fp8 with delayed scales",
-        "recompute something else, or take --dtype fp8-current",
-        lambda job, plan: job.dtype == "fp8" and recomputes(job, plan, "layernorm", "moe_act"),
-    ),
     LaunchRule(
         lambda job, plan: job.stack.tp_overlap == "none" and plan.tp > 1,
         lambda job, plan: no_flags_for("tensor parallelism without any overlap", "add tp to --overlap"),
@@ -204,6 +226,7 @@ RULES = (
         lambda job, plan: not job.stack.cp_overlap and plan.cp > 1,
         lambda job, plan: no_flags_for("context parallelism without overlap", "add cp to --overlap"),
     ),
+    *RECOMPUTED,
     *PAIRED,
     *GRAPHED,
     *OPTIMIZERS,

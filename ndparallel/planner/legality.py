@@ -27,7 +27,7 @@ from ndparallel.parallel.divisibility import (
 from ndparallel.pipeline.catalog import RECIPES, check_sizes, default_schedule
 from ndparallel.planner.job import WEIGHTS_LEAVE, Plan, TrainingJob
 from ndparallel.planner.models.cut_heads import rules_for_heads
-from ndparallel.planner.models.sizes import near_divisors
+from ndparallel.planner.models.sizes import near_divisors, near_values
 from ndparallel.planner.number_types import NUMBER_TYPES, NumberType
 from ndparallel.planner.stack import MODULES
 
@@ -186,22 +186,22 @@ def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
 
 
 def head_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
-    """An all-to-all over cp cuts attention by its heads, beside tp; Transformer Engine's has no latent
-    attention (attn_forward_func_with_cp in
-    transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py)."""
+    """An all-to-all over cp cuts attention by its heads, beside tp, but no latent attention
+    (attn_forward_func_with_cp in Transformer Engine's dot_product_attention/context_parallel.py)."""
     shape, ranks = job.shape, plan.tp * plan.cp
     if job.stack.context_parallel != "all-to-all" or plan.cp == 1:
         return
     if shape.latent:
         why = f"cp={plan.cp} cannot exchange heads of latent attention: take cp=1 or --context-parallel ring."
         yield Violation("latent attention not cut by an all-to-all", why)
-    for rule in rules_for_heads("tp*cp", shape, job.stack.shares_kv_heads):
+    rules = rules_for_heads("tp*cp", shape, job.stack.shares_kv_heads)
+    cut = [cp for cp in range(1, shape.heads + 1) if all(rule.holds(plan.tp * cp) for rule in rules)]
+    for rule in rules:
         if not rule.holds(ranks):
-            near = near_divisors(rule.number // gcd(rule.number, plan.tp), plan.cp)
             yield Violation(
                 rule.name,
                 f"cp={plan.cp} beside tp={plan.tp} cannot {rule.what}, which an all-to-all gives its ranks; "
-                f"nearest: {near}.",
+                f"nearest: {near_values(cut, plan.cp)}.",
             )
 
 

@@ -78,6 +78,8 @@ PLAN_DEFAULTS: dict[str, Any] = {
     "recompute_modules": (),
 }
 
+OF_ROUTERS = ("capacity_factor", "etp", "dispatcher", "fused_permutation", "fused_router")
+
 
 def with_defaults(arguments: argparse.Namespace) -> argparse.Namespace:
     """The options of job and plan, the defaults of those that were not given, and the names of those that
@@ -189,9 +191,11 @@ def routing_from(arguments: argparse.Namespace, shape: ModelShape) -> dict[str, 
         )
     if capacity is not None and not 0 < capacity < float("inf"):
         raise UserError(f"--capacity-factor {capacity:g}: an expert takes something; give a number above 0.")
-    if shape.experts is None and (imbalance > 1 or capacity):
+    given = [name for name in OF_ROUTERS if getattr(arguments, name, None)]
+    given += ["routing_imbalance"] * (imbalance > 1)
+    if shape.experts is None and given:
         raise UserError(
-            f"{shape.name} has no experts to route to: leave out --routing-imbalance and --capacity-factor."
+            f"{shape.name} has no experts to route to: leave out {listed([*map(option_of, given)])}."
         )
     return {"routing_imbalance": imbalance, "capacity_factor": capacity}
 

@@ -287,7 +287,21 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
         )
     asked = "".join(f" with {name}={value}" for name, value in fixed.items())
     why = "; ".join(f"{rule} ({count(number, 'layout')})" for rule, number in rejected.most_common(3))
-    return UserError(f"no plan on {where} is legal{asked}{theirs}: {why or 'these do not go together'}.")
+    batch = batch_that_can_be_cut(space)
+    return UserError(
+        f"no plan on {where} is legal{asked}{theirs}: {why or 'these do not go together'}."
+        + f" There are some with a global batch of {batch}." * bool(batch)
+    )
+
+
+def batch_that_can_be_cut(space: SearchSpace) -> int:
+    """The multiple of the GPUs nearest to the batch, or 0 where that makes no layout legal either."""
+    each = space.gpus * min(
+        fixed_values(space.fixed, "micro_batch") if "micro_batch" in space.fixed else (1,)
+    )
+    batch = each * max(1, round(space.job.global_batch / each))
+    job = replace(space.job, global_batch=batch)
+    return batch * bool(len(layouts(job, space.gpus, space.fixed, Counter())))
 
 
 def refusal_of_layouts(space: SearchSpace, zero: int) -> str:

@@ -1,7 +1,8 @@
 """What if one thing were different: a faster network, a longer sequence, another GPU?
 
 Idea   A change names a field of the hardware, the job or the model, and what becomes of it:
-       bandwidth_across*2, sequence=32768, memory/2, software=nemo. Everything else stays.
+       bandwidth_across*2, sequence=32768, memory/2, software=nemo. Everything else stays. Changes with
+       commas between them are made together.
 Limit  Hardware figures are those of the data sheet; what is achieved of them stays the same share.
 """
 
@@ -26,7 +27,9 @@ from ndparallel.planner.models.shape import SIZES, ModelShape
 from ndparallel.planner.software import FP8_PARAM_GATHER, find_stack
 
 FORM = re.compile(r"\s*([\w-]+)\s*([*/=])\s*(\S.*?)\s*")
+BETWEEN = re.compile(r",(?=\s*[A-Za-z][\w-]*\s*[*/=])")
 EXAMPLE = "write a field and what becomes of it, as in bandwidth_across*2, sequence/2 or memory=141GiB"
+SEVERAL = "Several values take --what-if several times, and changes made together a comma: sequence*2,gpus*2"
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,14 @@ class Field:
 
 
 def what_if(cluster: Variant, change: str) -> Variant:
-    """The cluster after a change. Raises UserError, with the nearest field, for one that cannot be."""
+    """The cluster after a change, or after several with commas between them. Raises UserError, with the
+    nearest field, for one that cannot be."""
+    for one in BETWEEN.split(change):
+        cluster = after_one(cluster, one)
+    return cluster
+
+
+def after_one(cluster: Variant, change: str) -> Variant:
     asked = FORM.fullmatch(change)
     if not asked:
         raise UserError(f"--what-if {brief(change)} changes nothing; {EXAMPLE}.")
@@ -103,7 +113,10 @@ def new_value(name: str, field: Field, operator: str, words: str, before: float)
 
 
 def as_number(name: str, words: str) -> float:
-    value = number(words, f"--what-if {name}")
+    try:
+        value = number(words, f"--what-if {name}")
+    except UserError as reason:
+        raise UserError(f"{reason} {SEVERAL}.") from None
     if not 0 < value < float("inf"):
         raise UserError(f"--what-if {name}: {brief(words)} must be a number above 0; {EXAMPLE}.")
     return value

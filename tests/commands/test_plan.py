@@ -553,3 +553,13 @@ def test_as_many_recomputed_layers_as_a_stage_has_are_all_of_them(capsys):
     )
     assert every == of_eight == more and some["step_seconds"] < every["step_seconds"]
     assert some["plan"]["recompute_layers"] == 7
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--routing-imbalance 1.2", "--capacity-factor 2", "--etp tp", "--dispatcher deepep", "--fused-router"],
+)
+def test_an_option_of_routers_is_refused_where_no_experts_are(option, capsys):
+    job = ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8", "--zero", "3"]
+    assert main([*job, *option.split()]) == 2
+    assert f"no experts to route to: leave out {option.split()[0]}." in capsys.readouterr().err

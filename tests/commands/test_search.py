@@ -122,6 +122,22 @@ def test_what_if_compares_the_plans_to_take_and_not_the_fastest_ones(capsys):
     assert found["what_if"][0]["name"] == found["recommended"]["name"]
 
 
+@pytest.mark.parametrize(("fixed", "batch"), [([], 1000), (["--fix", "micro_batch=2"], 2000)])
+def test_where_no_layout_can_cut_the_batch_a_batch_is_named_that_some_can(fixed, batch, capsys):
+    plan = ["plan", "--model", "llama-3-8b", "--gpus", "1000", *fixed, "--global-batch"]
+    assert main([*plan, "1024"]) == 2
+    assert f"There are some with a global batch of {batch}." in capsys.readouterr().err
+    assert main([*plan, f"{batch}"]) == 0
+
+
+def test_changes_with_commas_between_them_are_made_together():
+    cluster, change = Variant(job(batch=16), 16), "gpus=32, hardware=b200,bandwidth_across/2"
+    one_by_one = cluster
+    for each in change.split(","):
+        one_by_one = what_if(one_by_one, each)
+    assert what_if(cluster, change) == one_by_one != cluster
+
+
 def test_what_if_says_of_one_plan_where_it_no_longer_fits(capsys):
     job = ["plan", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8", "--timeline", "none"]
     assert main([*job, "--tp", "8", "--what-if", "memory=1GB", "--what-if", "memory*2"]) == 0
@@ -413,6 +429,9 @@ def test_an_mfu_in_fewer_bits_names_its_peak_and_the_share_of_the_peak_in_16(cap
         ("plan", ["--what-if", "bandwith_across*2"], "Did you mean 'bandwidth_across'"),
         ("plan", ["--what-if", "bandwidth_across"], "changes nothing"),
         ("plan", ["--what-if", "layers*1.3"], "whole number"),
+        ("plan", ["--what-if", "a/2,b=4"], "unknown field of the hardware, the job or the model 'a'"),
+        ("plan", ["--what-if", "gpus*2,seqence=4"], "Did you mean 'sequence'"),
+        ("plan", ["--what-if", "sequence=2,4"], "Several values take --what-if several times"),
         ("plan", ["--what-if", "memory=80"], "has no unit"),
         ("plan", ["--what-if", "software*2"], "is a word"),
         ("plan", ["--what-if", "peak*-1"], "above 0"),
@@ -423,6 +442,7 @@ def test_an_mfu_in_fewer_bits_names_its_peak_and_the_share_of_the_peak_in_16(cap
         ("plan", ["--fix", "schedule=1f2b"], "Did you mean '1f1b'"),
         ("plan", ["--fix", "sequence_parallel=maybe"], "True"),
         ("plan", ["--max-memory", "70"], "has no unit"),
+        ("plan", ["--tp", "2", "--measured", "4.2"], 'has no unit: write seconds as in "12.3s"'),
         ("plan", ["--max-memory", "100MiB"], "none of"),
         ("plan", ["--top", "0"], "choose 1 to 1,000"),
         ("plan", ["--search", "--recompute-layers", "2"], "nothing to search with"),

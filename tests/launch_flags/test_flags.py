@@ -439,6 +439,17 @@ def test_a_script_whose_experts_tp_cuts_cannot_spread_them_over_tp_too():
     (replace(on(MIXTRAL, graphs="router", dispatcher="alltoall"), capacity_factor=1.5), {}, "alltoall with"),
     (replace(on(MIXTRAL, graphs="router"), capacity_factor=1.5), {"ep": 1}, "alltoall with a capacity"),
     (on(BESIDE, accumulates=False), {}, "or of gradients that are added up apart"),
+    (replace(on(MIXTRAL, graphs="step"), capacity_factor=1.5), {}, "step with the dispatcher deepep"),
+    (
+        job_of(),
+        {"ep": 1, "recompute": "selective", "recompute_modules": ("moe_act",)},
+        "recomputation of moe_act in a model without experts",
+    ),
+    (
+        MIXTRAL,
+        {"recompute": "selective", "recompute_modules": ("mla_up_proj",)},
+        "recomputation of mla_up_proj without latent attention",
+    ),
     (on(MIXTRAL, graphs="step"), {}, "nobody knows their number before: add --capacity-factor"),
     (on(job_of(), graphs="router"), {"ep": 1}, "of the router in a model without experts: it has step"),
     (on(MIXTRAL, fused_experts=True), {}, "has no flags for the plan's fused_experts"),

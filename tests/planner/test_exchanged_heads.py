@@ -98,7 +98,7 @@ def replace_stack(found, **changes):
     [
         (LLAMA, Plan(cp=16), "cp=16 beside tp=1 cannot share 8 KV heads, which an all-to-all .* nearest: 8"),
         (LLAMA, Plan(tp=4, cp=4), "cp=4 beside tp=4 cannot share 8 KV heads.* nearest: 2"),
-        (LLAMA, Plan(tp=8, cp=8), "cannot cut 32 heads"),
+        (LLAMA, Plan(tp=8, cp=8), "cannot cut 32 heads, which an all-to-all .* nearest: 1"),
         (
             preset("deepseek-v3"),
             Plan(cp=2),

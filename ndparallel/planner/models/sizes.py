@@ -6,7 +6,7 @@ Limit  A size can pass and still be wrong; only its neighbours can tell (see sha
 """
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.parallel.divisibility import divisors
@@ -64,5 +64,13 @@ def head_width(hidden: int, heads: int, label: str = "hidden") -> int:
 
 def near_divisors(number: int, wanted: int) -> str:
     """The divisors of `number` next below and next above `wanted`, as words."""
-    below, above = [d for d in divisors(number) if d < wanted], [d for d in divisors(number) if d > wanted]
+    return near_values(divisors(number), wanted)
+
+
+def near_values(values: Sequence[int], wanted: int) -> str:
+    """The values next below and next above `wanted`, of some from the smallest on, as words."""
+    below, above = (
+        [value for value in values if value < wanted],
+        [value for value in values if value > wanted],
+    )
     return " or ".join(map(str, below[-1:] + above[:1]))
