@@ -13,7 +13,8 @@ from gpu import si
 from ndparallel.base.errors import unknown
 from ndparallel.base.options import at_least_one
 from ndparallel.commands.explain_rows import ExecutedRows, FrameworkRows, Row, rows_of
-from ndparallel.planner.describe import NEGLIGIBLE, shared_ports, tensor_parallel_across
+from ndparallel.commands.plan_one import sharing_of, told_shared_ports
+from ndparallel.planner.describe import NEGLIGIBLE, tensor_parallel_across
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.kinds import has_experts
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
@@ -23,7 +24,6 @@ from ndparallel.planner.stages import ENDS
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.step import HOST
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
@@ -63,14 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     work = workload_of(job, plan)
     rows, found = rows_of(work), prediction_of(job, work)
     passes = explained(rows, unit)
-    with progress() as announce:
-        announce("what ports add that several groups share")
-        found.sharing_seconds  # noqa: B018  # computed here, while that is announced
     if arguments.json:
         waits = {"step_seconds": found.seconds, "exposed_dp_seconds": float(found.step.breakdown["dp"])}
-        sharing = {"sharing_seconds": found.sharing_seconds} if found.sharing_seconds else {}
         told = {name: [row._asdict() for row in each] for name, each in passes.items()}
-        print_json({"unit": unit, "passes": told} | waits | sharing)
+        print_json({"unit": unit, "passes": told} | waits | sharing_of(found))
         return 0
     show(found, passes, unit, rows.beside_another(unit))
     return 0
@@ -90,7 +86,7 @@ def show(found: Prediction, passes: dict[str, list[Row]], unit: str, paired: str
         console.print(prose(paired, width))
     for sentence in [*not_listed(found, unit), *tensor_parallel_across(found)]:
         console.print(prose(sentence, width))
-    for sentence in shared_ports(found):
+    for sentence in told_shared_ports(found):
         console.print(prose(f"Each collective has its ports to itself here. {sentence}", width))
 
 

@@ -1,6 +1,7 @@
 """`ndparallel plan` where the plan is given: its step, its memory, and how sure that is."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,9 +31,6 @@ def run_one(arguments: argparse.Namespace) -> int:
     with progress() as announce:
         announce(f"one plan, on a batch of {asked.job.global_batch:,} sequences")
         found = predict(asked.job, asked.plan)
-        if not arguments.emit or arguments.json:
-            announce("what ports add that several groups share")
-            found.sharing_seconds  # noqa: B018  # computed here, while that is announced
         changed = after_changes(arguments.what_if, found) if arguments.what_if else {}
     better, compared = better_than_script(arguments, found)
     measured, remedies = differences_from(arguments, found), remedies_for(arguments, found)
@@ -61,9 +59,7 @@ def as_json(
 ) -> dict[str, Any]:
     """What stands beside the plan: what shared ports add, predictions after changes, differences from what
     was measured, and remedies."""
-    beside: dict[str, Any] = {}
-    if found.sharing_seconds:
-        beside["sharing_seconds"] = found.sharing_seconds
+    beside: dict[str, Any] = sharing_of(found)
     if changed:
         beside["what_if"] = [{"change": change} | now.as_dict() for change, now in changed.items()]
     if measured:
@@ -136,11 +132,29 @@ def show(
         console.print(table)
         console.print()
     said = sentences(found, arguments.tokens, arguments.price_per_gpu_hour)
-    for sentence in [*said, *shared_ports(found), *notes]:
+    for sentence in [*said, *notes]:
+        console.print(prose(sentence, width))
+    for sentence in told_shared_ports(found):
         console.print(prose(sentence, width))
     if arguments.timeline != "none":
         console.print()
         console.print(Timelines([timeline_of(found)]))
+
+
+def told_shared_ports(found: Prediction) -> list[str]:
+    """What ports add that several groups share. To replay them may take seconds: what was printed before is
+    shown first."""
+    sys.stdout.flush()
+    sharing_of(found)
+    return shared_ports(found)
+
+
+def sharing_of(found: Prediction) -> dict[str, float]:
+    """The same for JSON; nothing where they add nothing."""
+    with progress() as announce:
+        announce("what ports add that several groups share")
+        seconds = found.sharing_seconds
+    return {"sharing_seconds": seconds} if seconds else {}
 
 
 def times(found: Prediction, width: int) -> Table:

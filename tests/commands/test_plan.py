@@ -16,7 +16,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.describe import cut_words, headline, layout_words, sentences
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.prediction import predict
+from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.planner.step.pipeline import PipelineTimer
@@ -490,6 +490,18 @@ def test_groups_that_share_a_port_are_named_with_what_that_adds(capsys, layout, 
     printed = " ".join(capsys.readouterr().out.split())
     assert said is None or said in printed
     assert ("Ports shared: " in printed) == bool(said)
+
+
+@pytest.mark.parametrize(("command", "before"), [("plan", "A step takes"), ("explain", "forward")])
+def test_what_ports_add_is_replayed_when_all_else_is_shown(command, before, capsys, monkeypatch):
+    """It may take seconds, and a reader has the tables meanwhile."""
+    shown = []
+    monkeypatch.setattr(
+        Prediction, "sharing_seconds", property(lambda found: shown.append(capsys.readouterr().out) or 0.0)
+    )
+    layout = ["--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64", "--tp", "16"]
+    assert main([command, *layout]) == 0
+    assert before in shown[0]
 
 
 def test_explain_lists_an_optimizer_on_the_host_and_says_what_a_step_waits_for_dp(capsys):
