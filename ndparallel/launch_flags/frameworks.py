@@ -14,7 +14,15 @@ import numpy as np
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.words import option_of
-from ndparallel.launch_flags import accelerate, deepspeed, megatron, megatron_rules, tables, torchtitan
+from ndparallel.launch_flags import (
+    accelerate,
+    deepspeed,
+    megatron,
+    megatron_rules,
+    tables,
+    torchtitan,
+    torchtitan_rules,
+)
 from ndparallel.launch_flags.frozen import frozen, title
 from ndparallel.launch_flags.read_accelerate import read_accelerate
 from ndparallel.launch_flags.read_deepspeed import read_deepspeed
@@ -113,7 +121,7 @@ TORCHTITAN = Framework(
     can_launch=lambda: {"schedule": tuple(names_in("torchtitan")), "zero": (0, 2, 3)},
     frozen=partial(frozen, "torchtitan"),
     rows=tables.torchtitan_rows,
-    rules=torchtitan.RULES,
+    rules=torchtitan_rules.RULES,
     software=torchtitan.STACKS,
     read=read_torchtitan,
 )

@@ -12,21 +12,20 @@ Glossary
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import in_docstring
 from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import torchrun_nodes
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of, refuse
-from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, Flavor, flavor_of, torchtitan_lacks
-from ndparallel.pipeline.catalog import default_schedule, names_in
+from ndparallel.launch_flags.rules import refuse
+from ndparallel.launch_flags.torchtitan_models import Flavor, flavor_of, torchtitan_lacks
+from ndparallel.launch_flags.torchtitan_rules import RULES, compiled
+from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
-from ndparallel.planner.software import TORCHTITAN, find_stack
+from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import split_of
 
 OPTIONS = {"attention": "no-flash-attention", "dispatcher": "dispatcher"}  # that change a stack's field
@@ -34,7 +33,6 @@ STACKS = ("torchtitan", "torchtitan-compiled")
 FLOAT8 = "fp8-row"  # as Float8LinearConverter scales it (torchtitan/components/quantization/float8.py)
 OTHER_FLOAT8 = ("fp8", "fp8-current", "fp8-block")
 DISPATCHERS = ("deepep", "hybridep")  # beside its own
-ONE_FOR_EACH_STAGE = ("gpipe", "1f1b", "dualpipev")
 
 
 def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
@@ -152,10 +150,6 @@ def converters(job: TrainingJob) -> Iterator[str]:
         )
 
 
-def compiled(job: TrainingJob) -> bool:
-    return job.stack.fusion == "compiled"
-
-
 def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     """Keys of torchtitan's configuration with their values, as Python writes them."""
     each_pass = job.global_batch // plan.dp if plan.pp > 1 else plan.micro_batch  # of one data-parallel rank
@@ -252,145 +246,3 @@ def stages_of(job: TrainingJob, plan: Plan) -> Iterator[str]:
         first, last = stage == 0, stage == plan.stages - 1
         yield ('["tok_embeddings"] + ' if first else "") + names + (' + ["norm", "lm_head"]' if last else "")
         start += layers
-
-
-# ----------------------------------------------------------------------------------------- what it cannot run
-
-
-def unequal_rounds(job: TrainingJob, plan: Plan):
-    """Whether the last group of microbatches would be smaller, which Megatron-Core alone has."""
-    number = plan.microbatches(job)
-    return (plan.pp > 1) & (plan.recipe.group is not None) & (number % rounds_of(job, plan) > 0)
-
-
-def rounds_of(job: TrainingJob, plan: Plan):
-    return np.maximum(1, plan.microbatches(job) // plan.pp)
-
-
-def fewest_microbatches(plan: Plan):
-    """Microbatches that a schedule takes at least in PyTorch (PipelineScheduleSingle and ScheduleDualPipeV in
-    torch/distributed/pipelining/schedules.py): one for each stage, or any number."""
-    return plan.stages if plan.schedule in ONE_FOR_EACH_STAGE else 1
-
-
-def one_for_each_stage(job: TrainingJob, plan: Plan) -> UserError:
-    number, stages = int(plan.microbatches(job)), int(plan.stages)
-    return torchtitan_lacks(
-        f"{plan.schedule} of {count(number, 'microbatch', 'es')} on {stages} stages",
-        f"take {stages} microbatches or more, or fewer stages",
-    )
-
-
-def tokens_divisor(plan: Plan):
-    """What a sequence has to be a multiple of (Trainer.__init__ in torchtitan/trainer.py)."""
-    return np.where(plan.sequence_parallel, plan.tp, 1) * np.where(np.greater(plan.cp, 1), 2 * plan.cp, 1)
-
-
-def equal_rounds(job: TrainingJob, plan: Plan) -> UserError:
-    number, rounds = int(plan.microbatches(job)), int(rounds_of(job, plan))
-    return torchtitan_lacks(
-        f"{plan.schedule} of {number} microbatches on {plan.pp} pipeline ranks, as its {rounds} rounds are "
-        "equal",
-        f"take {number // rounds * rounds} microbatches",
-    )
-
-
-RULES = (
-    LaunchRule(
-        lambda job, plan: plan.zero == 1,
-        lambda job, plan: torchtitan_lacks("ZeRO-1", "take --zero 0, 2 or 3"),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.zero == 2) & (plan.pp > 1),
-        lambda job, plan: torchtitan_lacks(
-            "ZeRO-2 in a pipeline, where weights and gradients stay whole until the step ends",
-            "take --zero 3, which is priced so",
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.zero == 0) & (plan.cp > 1),
-        lambda job, plan: torchtitan_lacks(
-            f"weights that cp={plan.cp} ranks hold whole: it shards them over cp", "take --zero 2 or 3"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.zero == 3) & (plan.shards % plan.cp > 0),
-        lambda job, plan: torchtitan_lacks(
-            f"{plan.shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.pp > 1) & is_none_of(names_in("torchtitan"), plan.schedule),
-        lambda job, plan: torchtitan_lacks(
-            f"schedule {plan.schedule}", f"it has {', '.join(names_in('torchtitan'))}"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.pp > 1) & (plan.recipe.chunks is None) & (plan.chunks == 1),
-        lambda job, plan: torchtitan_lacks(
-            f"{plan.schedule} with one chunk", f"take more, or {default_schedule(1)}"
-        ),
-    ),
-    LaunchRule(unequal_rounds, equal_rounds),
-    LaunchRule(
-        lambda job, plan: (plan.pp > 1) & (plan.microbatches(job) < fewest_microbatches(plan)),
-        one_for_each_stage,
-    ),
-    LaunchRule(  # github.com/pytorch/pytorch/issues/161904
-        lambda job, plan: compiled(job) and (plan.pp > 1) & plan.recipe.splits,
-        lambda job, plan: torchtitan_lacks(
-            f"{plan.schedule} of compiled layers, whose backward passes PyTorch cannot split",
-            "take --software torchtitan, or a schedule that does not split them",
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: job.sequence % tokens_divisor(plan) > 0,
-        lambda job, plan: torchtitan_lacks(
-            f"sequence of {job.sequence} tokens with tp={plan.tp} and cp={plan.cp}",
-            f"take a multiple of {tokens_divisor(plan)}",
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
-        lambda job, plan: torchtitan_lacks(
-            f"full recomputation of {plan.recompute_layers} layers of a stage", "take all, or selective"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: plan.modules(job.stack) != TORCHTITAN.selective and plan.recompute == "selective",
-        lambda job, plan: torchtitan_lacks(
-            f"recomputation of {', '.join(plan.modules(job.stack))}", "leave --recompute-modules out"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: job.stack.context_parallel != "all-gather" and plan.cp > 1,
-        lambda job, plan: torchtitan_lacks(
-            f"{job.stack.context_parallel} for the keys and values of cp={plan.cp}",
-            f"leave --context-parallel {job.stack.context_parallel} out",
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: plan.sends_rows_beside(job.stack),
-        lambda job, plan: torchtitan_lacks(
-            "rows beside another microbatch but in dualpipev", "leave ep out of --overlap"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: bool(job.shape.experts) and job.stack.cuts_experts & (plan.tp > 1),
-        lambda job, plan: torchtitan_lacks("key to cut experts over tp", "leave --etp tp out"),
-    ),
-    LaunchRule(
-        lambda job, plan: job.stack.fused_permutation or job.stack.fused_router,
-        lambda job, plan: torchtitan_lacks(
-            "kernels of Transformer Engine for router and permutation",
-            "leave --fused-permutation and --fused-router out",
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: bool(job.stack.graphs),
-        lambda job, plan: torchtitan_lacks(
-            "switch for just what these CUDA graphs hold", "leave --cuda-graphs out"
-        ),
-    ),
-    *MODEL_RULES,
-)

@@ -121,8 +121,9 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
     for (recompute, modules), zero, cut in product(recomputations(job, fixed), *words):
         uncut = (job.sequence // table[:, 4]) % tp > 0
         other = np.logical_not(reduces_once(job, Plan(**dict(zip(DEGREES, table.T)), zero=zero)))
-        # which frameworks have with ZeRO-1 alone, or with ZeRO-3
-        named = zero == 0 or (zero == 1 and precision_aware(job)) or job.weights_away
+        # which frameworks have with ZeRO-1 alone, or with ZeRO-3, or always
+        over_one = job.weights_away or (zero == 3 and job.stack.shards_over_one == "always")
+        named = zero == 0 or (zero == 1 and precision_aware(job)) or over_one
         rows = table[(named | (replicas > 1)) & other & (((tp > 1) & ~uncut) if cut else True)]
         for shards, some_rows in by_shards(job, rows, zero, fixed):
             degrees = dict(zip(DEGREES, some_rows.T))

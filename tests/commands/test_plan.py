@@ -496,9 +496,12 @@ def test_groups_that_share_a_port_are_named_with_what_that_adds(capsys, layout, 
 def test_what_ports_add_is_replayed_when_all_else_is_shown(command, before, capsys, monkeypatch):
     """It may take seconds, and a reader has the tables meanwhile."""
     shown = []
-    monkeypatch.setattr(
-        Prediction, "sharing_seconds", property(lambda found: shown.append(capsys.readouterr().out) or 0.0)
-    )
+
+    def replayed(found: Prediction) -> float:
+        shown.append(capsys.readouterr().out)
+        return 0.0
+
+    monkeypatch.setattr(Prediction, "sharing_seconds", property(replayed))
     layout = ["--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64", "--tp", "16"]
     assert main([command, *layout]) == 0
     assert before in shown[0]

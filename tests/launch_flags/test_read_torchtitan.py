@@ -81,12 +81,9 @@ def read(text: str, gpus: int | None = None, arguments: str = "", **given) -> Re
 
 def same(job: TrainingJob, plan: Plan) -> tuple[TrainingJob, Plan]:
     """What a recipe can say: shards that are all of dp and cp need no number, layers as many as there are no
-    list; one shard is DDP, but over one rank alone torchtitan shards too."""
-    alone = plan.dp * plan.cp == 1
-    shards = 0 if plan.shards == plan.dp * plan.cp or plan.zero != 3 else plan.shards
-    zero = 3 if alone and not plan.zero else 0 if shards == 1 else plan.zero
-    shards = 0 if shards == 1 else shards
-    return job, replace(plan, zero=zero, shards=shards)
+    list."""
+    whole = plan.shards == plan.dp * plan.cp or plan.zero != 3
+    return job, replace(plan, shards=0 if whole else plan.shards)
 
 
 def test_every_recipe_that_is_written_is_read_back_as_its_job_and_its_plan():

@@ -66,6 +66,18 @@ def test_a_refusal_names_what_is_wrong_with_the_plan_before_what_is_with_the_mod
     assert "has no ZeRO-1" in said[0] and "has no model of these sizes" in said[1]
 
 
+def test_torchtitan_shards_over_one_rank_and_shards_that_are_whole_are_ddp():
+    """fully_shard is always applied where states are not replicated: _mesh_exist in
+    torchtitan/distributed/parallel_dims.py."""
+    some = job("llama-3-8b", software="torchtitan", batch=8)
+    framework = FRAMEWORKS["torchtitan"]
+    assert "take --zero 3" in framework.refusal(some, Plan(tp=8, sequence_parallel=True))
+    assert not framework.refusal(some, Plan(tp=8, zero=3, sequence_parallel=True))
+    assert "take --zero 0" in framework.refusal(some, Plan(dp=8, zero=3, shards=1))
+    found = search(some, 8, fixed={"tp": 8})
+    assert {one.plan.zero for one in found.ranked} == {3}
+
+
 def test_deepspeed_has_zero_3_of_experts_that_ep_ranks_share_without_tp_alone():
     some = job("mixtral-8x7b", software="deepspeed")
     plans = {(tp, ep, zero): Plan(tp=tp, dp=64 // tp, ep=ep, zero=zero) for tp, ep, zero in SHARED_EXPERTS}
