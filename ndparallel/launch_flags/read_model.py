@@ -236,6 +236,7 @@ def experts_from(flags: GivenFlags, layers: int, ffn: int, biased: bool) -> Expe
         shared_ffn=shared,
         shared_gate=flags.has("--moe-shared-expert-gate"),
         router_bias=flags.has("--moe-router-enable-expert-bias") or biased,
+        own_norms=False,
         **{name: flags.number(flag) for name, flag in fields.EXPERT_GROUPS.items() if flags.has(flag)},
         dense_layers=dense_layers_from(flags, layers),
     )

@@ -37,6 +37,10 @@ NARROW = WindowedHeads(16, 4, 128, value_width=64, sinks=True)
 KINDS: dict[str, list[dict[str, Any]]] = {  # of layers: fields of a shape
     "dense": [{}],
     "experts": [{"experts": ALL}, {"experts": replace(ALL, shared_experts=1, shared_ffn=2048)}],
+    "norms of experts": [
+        {"experts": replace(ALL, shared_experts=1, shared_ffn=1024, own_norms=True), "norms": norms}
+        for norms in ("before", "both")
+    ],
     "both kinds of layers": [
         {"experts": replace(ALL, dense_layers=layers)} for layers in ((0, 1), (0, 2, 4, 6))
     ],

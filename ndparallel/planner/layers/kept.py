@@ -211,18 +211,21 @@ def mlp_bytes(lists: LayerLists, again: bool):
 
 def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
     """Rows before the experts, between their matrices, and after them where their gates are, on the busiest
-    rank; beside them what the shared experts keep."""
+    rank; beside them what the shared experts keep, and where norms are their own, what goes into the router
+    and into the norms of both results."""
     hidden, each, cast = lists.shape.hidden, lists.itemsize, input_bytes(lists)
-    norms = normed_bytes(lists, MLP) + gathered_bytes(lists) * (each / cast - 1)  # the router casts nothing
+    experts, own_norms = lists.experts, lists.experts.moe.own_norms
+    router = gathered_bytes(lists) * (each / cast - 1) * (not own_norms)  # it casts nothing
+    norms = normed_bytes(lists, MLP) + router
     if "moe" in again:
         return norms
-    experts = lists.experts
     activation = 0 if "moe_act" in again else cast
     between = (1 + lists.shape.gated) * each + activation
     behind = 0 if lists.stack.early_gates else experts.routed * hidden * each
     kept = experts.received * (hidden * cast + between * experts.expert_ffn)
     kept += adapter_bytes(lists, lists.shape.mlp(experts.expert_ffn), experts.received)
-    return norms + kept + behind + shared_bytes(lists)
+    between_norms = own_norms * (experts.own_rows + 2 * lists.share.shard) * hidden * each
+    return norms + between_norms + kept + behind + shared_bytes(lists)
 
 
 def shared_bytes(lists: LayerLists):

@@ -81,6 +81,6 @@ class Family:
     latent: Callable[[Config], LatentAttention] | None = None
     linear: Callable[[Config], GatedDeltaNet] | None = None
     output_gate: bool = False
-    experts: Callable[[Config], Experts] | None = None
+    experts: Callable[[Config], Experts | None] | None = None
     words: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     must: Mapping[str, Any] = field(default_factory=dict)

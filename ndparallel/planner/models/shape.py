@@ -57,8 +57,10 @@ class Experts:
 
     `ffn` is the width of one expert, `shared_ffn` that of one of the `shared_experts`, which serve every
     token. `shared_gate` is Qwen2-MoE's gate on them; `router_bias` DeepSeek-V3's number per expert that
-    balances the load. A token goes to experts of `top_groups` of the `groups` that they are split into, in
-    the order of their numbers (DeepSeek-V3: of 4 of 8, arXiv 2412.19437, section 4.2).
+    balances the load. With `own_norms` (Gemma 4) router, experts and shared experts each norm their input for
+    themselves, the latter two their results as well, and each expert's weight has a scale. A token goes to
+    experts of `top_groups` of the `groups` that they are split into, in the order of their numbers
+    (DeepSeek-V3: of 4 of 8, arXiv 2412.19437, section 4.2).
     """
 
     experts: int
@@ -68,6 +70,7 @@ class Experts:
     shared_ffn: int = 0
     shared_gate: bool = False
     router_bias: bool = False
+    own_norms: bool = False
     groups: int = 1
     top_groups: int = 1
     dense_layers: tuple[int, ...] = ()
@@ -102,6 +105,11 @@ class Experts:
     def router(self, hidden: int) -> tuple[Linear, ...]:
         choose = Linear("router", hidden, self.experts, self.router_bias, "whole")
         return (choose, Linear("shared_gate", hidden, 1, False, "whole")) if self.shared_gate else (choose,)
+
+    def router_parameters(self, hidden: int, norm: int) -> int:
+        """Parameters of the router's matrices; with `own_norms` of three norms of `norm` parameters beside
+        the layer's, and of the router's, which has a scale alone, and the experts' scales."""
+        return count(self.router(hidden)) + self.own_norms * (3 * norm + hidden + self.experts)
 
 
 @dataclass(frozen=True)
@@ -354,7 +362,7 @@ class ModelShape:
             windowed=self.with_window.attention_parameters(),
             linear=count(self.linear_attention()) + (self.linear.small_parameters() if self.linear else 0),
             dense_mlp=count(self.mlp(self.ffn)) + LEARNED.get(self.activation, 0),
-            router=count(some.router(self.hidden)) if some else 0,
+            router=some.router_parameters(self.hidden, norm) if some else 0,
             expert=count(self.mlp(some.ffn)) if some else 0,
             shared_experts=count(self.shared_mlp()),
             layer_norms=sum(NORM_PLACES[self.norms]) * norm,

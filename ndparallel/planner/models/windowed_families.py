@@ -52,6 +52,20 @@ def gemma4_words(config: Config) -> Mapping[str, Any]:
     }
 
 
+def gemma4_experts(config: Config) -> Experts | None:
+    """In every layer beside its MLP, or in none."""
+    if not (config.has("mixes") and config.flag("mixes")):
+        return None
+    return Experts(
+        config.size("experts"),
+        config.size("top_k"),
+        config.size("expert_ffn"),
+        shared_experts=1,
+        shared_ffn=config.size("ffn"),
+        own_norms=True,
+    )
+
+
 def per_layer_config(config: Config, layers: set[int]) -> Config:
     """The entries with those of these layers, as transformers 5.24 saves them, all alike; without any the
     same config."""
@@ -86,15 +100,21 @@ GEMMA4 = replace(
         "whole_kv_heads": ("num_global_key_value_heads",),
         "keys_as_values": ("attention_k_eq_v",),
         "layer_inputs": ("hidden_size_per_layer_input",),
+        "mixes": ("enable_moe_block",),
+        "experts": ("num_experts",),
+        "top_k": ("top_k_experts",),
     },
     qk_norm="values",
+    experts=gemma4_experts,
     words=gemma4_words,
-    must={"enable_moe_block": False, "num_kv_shared_layers": 0, "use_bidirectional_attention": "vision"},
+    must={"num_kv_shared_layers": 0, "use_bidirectional_attention": "vision"},
 )
 GEMMA4_UNIFIED = replace(
     GEMMA4,
     class_name="Gemma4UnifiedTextConfig",
     defaults={**GEMMA4.defaults, "window": 1024, "layer_inputs": 0},
+    experts=None,
+    must={**GEMMA4.must, "enable_moe_block": False},
 )
 
 
