@@ -16,8 +16,9 @@ from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.launch_flags.megatron_constants import CLAMP, constants_from
 from ndparallel.launch_flags.shell_words import how_to_set
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import preset, presets
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
 
 NORMALIZATIONS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}

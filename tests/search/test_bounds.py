@@ -17,8 +17,9 @@ from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.attentions import GatedDeltaNet, WindowedHeads
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.step.framework import framework_workload

@@ -16,7 +16,8 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.attentions import GatedDeltaNet
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from tests.support.accelerators import accelerator

@@ -16,7 +16,7 @@ from typing import Any
 
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.config import Config, ConfigRule
-from ndparallel.planner.models.shape import Experts
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.sizes import head_width
 
 GATED_ACTIVATIONS = {

@@ -15,6 +15,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.planner.models.attentions import WindowedHeads
 from ndparallel.planner.models.config import Config, ConfigRule
 from ndparallel.planner.models.dense_families import GEMMA3
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.family import AS_HEADS, Family
 from ndparallel.planner.models.parts_of_config import (
     DENSE,
@@ -24,7 +25,6 @@ from ndparallel.planner.models.parts_of_config import (
     size_or_one,
     windows,
 )
-from ndparallel.planner.models.shape import Experts
 
 TWICE_THE_OTHERS = ConfigRule(
     "twice as many as in the other layers", lambda config: 2 * config.size("kv_heads")
