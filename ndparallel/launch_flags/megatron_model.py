@@ -64,6 +64,12 @@ def refuse_other_layers(shape: ModelShape) -> None:
             "norms of queries and keys in the layers with positions alone",
         ),
         (shape.constants.rotated_first and shape.qk_norm, "norms of queries and keys behind their rotation"),
+        (shape.output_gate == "head", "gates of one number for each head"),
+        (shape.output_gate == "biased", "biases of their own of the gates of heads"),
+        (
+            shape.output_gate == "element" and "qkv" in shape.biases,
+            "gates of heads without the biases that queries have",
+        ),
         (shape.embedding_norm, "a norm of the embedding"),
         (not shape.norm_weights, "norms without weights"),
         (

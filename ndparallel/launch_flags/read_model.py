@@ -79,7 +79,7 @@ def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
         tied_embeddings=not flags.has("--untie-embeddings-and-output-weights"),
         latent=latent,
         linear=linear_from(flags, layers),
-        output_gate=flags.has(fields.OUTPUT_GATE),
+        output_gate="queries" if flags.has(fields.OUTPUT_GATE) else "",
         experts=experts_from(flags, layers, ffn, "mlp" in biases),
         constants=replace(constants_from(flags), unrotated=unrotated_from(flags, layers)),
         source="a Megatron command line",

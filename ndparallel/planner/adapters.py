@@ -23,6 +23,7 @@ from ndparallel.planner.models.shape import ModelShape
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
 NAMES = {  # ours and Hugging Face's, which PEFT's target_modules have
     "attention_output": "o_proj",
+    "head_gate": "g_proj",
     "query": "q_proj",
     "query_down": "q_a_proj",
     "query_up": "q_b_proj",

@@ -60,10 +60,15 @@ KINDS: dict[str, list[dict[str, Any]]] = {  # of layers: fields of a shape
         },
         {"window": 512, "whole_layers": (7,), "windowed": NARROW, "value_width": 64, "experts": ALL},
     ],
+    "gates of heads": [
+        {"output_gate": "head", "window": 512, "whole_layers": (3, 7), "windowed": WindowedHeads(24, 8, 128)},
+        {"output_gate": "head", "experts": replace(ALL, shared_experts=1, shared_ffn=1024)},
+        {"output_gate": "biased", "norms": "both", "experts": replace(ALL, dense_layers=(0, 1))},
+    ],
     "linear attention": [
         {"linear": LINEAR},
         {"linear": LINEAR, "experts": ALL},
-        {"linear": LINEAR, "experts": replace(ALL, dense_layers=(0, 3)), "output_gate": True},
+        {"linear": LINEAR, "experts": replace(ALL, dense_layers=(0, 3)), "output_gate": "queries"},
     ],
 }
 

@@ -79,7 +79,7 @@ def any_shape(draw: Random) -> ModelShape:
         draw.choice([256, 32000, 128256]),
         experts=draw.choice([None, None, experts]),
         linear=draw.choice([None, any_linear_attention(draw, layers)]),
-        output_gate=draw.choice([False, True]),
+        output_gate=draw.choice(["", "queries"]),
     )
 
 
@@ -132,4 +132,8 @@ def plans(draw: Any, schedules: list[str] = SCHEDULES, **fixed: Any) -> tuple[Tr
 def hybrids(shape: ModelShape) -> st.SearchStrategy[ModelShape]:
     """The model with linear attention of any sizes, in any of its layers, and with an output gate or none."""
     nets = SEEDS.map(lambda seed: any_linear_attention(Random(seed), shape.layers))
-    return st.builds(lambda net, gate: replace(shape, linear=net, output_gate=gate), nets, st.booleans())
+    return st.builds(
+        lambda net, gate: replace(shape, linear=net, output_gate=gate),
+        nets,
+        st.sampled_from(["", "queries", "head"]),
+    )

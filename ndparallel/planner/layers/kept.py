@@ -176,14 +176,17 @@ def attention_bytes(lists: AttentionLists, from_ranks: bool):
     those instead of them."""
     shape, tp = lists.shape, lists.share.tp
     widths = (shape.heads / tp + lists.attending_kv_heads) * (shape.head_dim + shape.value_dim)
-    widths += 2 * shape.output_gate * shape.heads * shape.value_dim / tp
+    if shape.output_gate:  # the gates, and what they let through
+        widths += shape.heads * (shape.value_dim + shape.gate_width) / tp
     widths += keeps_heads_too(lists) * shape.heads * shape.value_dim / tp
     if from_ranks and shape.latent:
         ranks = (shape.latent.query_rank + shape.latent.kv_rank) * lists.rows_of_ranks / lists.share.rows
         widths = shape.heads * shape.value_dim / tp + ranks + shape.latent.rope_dim
     cast = input_bytes(lists) % lists.itemsize * shape.heads * shape.value_dim / tp  # of what attention gives
     kept = lists.share.rows * (widths * lists.itemsize + cast)
-    return normed_bytes(lists, ATTENTION) + kept + mask_bytes(lists)
+    each = input_bytes(lists)  # of gates of one number, which are not cast, the input is kept in 16 bits
+    gated = gathered_bytes(lists) * (lists.itemsize / each - 1) * len(shape.head_gate())
+    return normed_bytes(lists, ATTENTION) + gated + kept + mask_bytes(lists)
 
 
 def keeps_heads_too(lists: AttentionLists):

@@ -22,6 +22,7 @@ LIKE_LLAMA = (  # fields of a shape that the lessons' model has as they are wher
     "value_width",
     "keys_as_values",
     "windowed",
+    "output_gate",
 )
 
 MOST_PASSES = 100_000  # of units, one after another: the grid takes some ten seconds

@@ -80,7 +80,7 @@ class Family:
     rotates_windows_alone: bool = False
     latent: Callable[[Config], LatentAttention] | None = None
     linear: Callable[[Config], GatedDeltaNet] | None = None
-    output_gate: bool = False
+    output_gate: str = ""
     experts: Callable[[Config], Experts | None] | None = None
     words: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     must: Mapping[str, Any] = field(default_factory=dict)

@@ -47,6 +47,9 @@ NORMS = ("layernorm", "rmsnorm")
 NORM_PLACES = {"before": (1, 1), "after": (1, 1), "both": (2, 2), "shared": (1, 0)}
 # none; over each head alike, or without weights, or so of values besides; over all heads together
 QK_NORMS = ("", "head", "unscaled", "values", "width")
+# none; as wide as a head, out of the queries' matrix and with its bias, or out of one of their own without,
+# or so with a number added for each head; one number for each head, out of a matrix of their own
+OUTPUT_GATES = ("", "queries", "element", "biased", "head")
 POSITIONS = ("learned", "rotary", "alibi")
 BIASES = ("qkv", "output", "mlp", "norm", "head")
 
@@ -66,10 +69,9 @@ class ModelShape:
     `whole_layers` (their numbers, from 0); 0 is the whole sequence. Layers with a window have `windowed`
     heads, if these are given, and the others the model's own. Where windows are `chunked` they stand side by
     side, and a query sees what is before it in its own. In some layers `linear` attention takes attention's
-    place. With an `output_gate` each head's result is multiplied by a gate as wide, which its queries' matrix
-    gives. With `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the width of a
-    dense MLP, whether or not a layer has one. `notes` says in sentences what was assumed and what is left
-    out.
+    place. With an `output_gate` each head's result is multiplied by a gate as wide, or by one number. With
+    `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the width of a dense MLP,
+    whether or not a layer has one. `notes` says in sentences what was assumed and what is left out.
     """
 
     name: str
@@ -101,7 +103,7 @@ class ModelShape:
     prediction_layers: int = 0
     latent: LatentAttention | None = None
     linear: GatedDeltaNet | None = None
-    output_gate: bool = False
+    output_gate: str = ""
     experts: Experts | None = None
     constants: Constants = field(default=Constants(), compare=False)  # of the launch, not of the price
     source: str = ""
@@ -132,6 +134,8 @@ class ModelShape:
                 f"head_dim is {self.head_dim}, but a query of this latent attention is "
                 f"{self.latent.head_dim} wide."
             )
+        if self.latent and self.output_gate:
+            raise UserError("gates of what heads give are not counted of latent attention.")
         numbered = (
             ("dense", self.experts.dense_layers if self.experts else ()),
             ("whole", self.whole_layers),
@@ -150,6 +154,16 @@ class ModelShape:
     def value_dim(self) -> int:
         """The width of one head of values."""
         return self.latent.value_dim if self.latent else self.value_width or self.head_dim
+
+    @property
+    def wide_gate(self) -> bool:
+        """Whether gates are as wide as what heads give, and multiplied beside the queries."""
+        return self.output_gate in ("queries", "element", "biased")
+
+    @property
+    def gate_width(self) -> int:
+        """Numbers of one head's gate; 0 without any."""
+        return self.value_dim if self.wide_gate else int(self.output_gate == "head")
 
     @property
     def moe_layers(self) -> int:
@@ -238,12 +252,18 @@ class ModelShape:
         if self.latent:
             sizes = (self.hidden, self.heads, bias)
             return *self.latent.queries(*sizes), *self.latent.keys_and_values(*sizes), output
-        return Linear("qkv", self.hidden, sum(self.qkv_outputs(self.kv_heads)), bias, "columns"), output
+        qkv = Linear("qkv", self.hidden, sum(self.qkv_outputs(self.kv_heads)), bias, "columns")
+        return qkv, *self.head_gate(), output
+
+    def head_gate(self) -> tuple[Linear, ...]:
+        """The matrix of gates of one number for each head; none where a model has none."""
+        gates = Linear("head_gate", self.hidden, self.heads, False, "columns")
+        return (gates,) if self.output_gate == "head" else ()
 
     def qkv_outputs(self, kv_heads: Any) -> tuple[Any, ...]:
         """Outputs of the matrices into queries, keys and values, of so many heads of the latter two; of two
         matrices where keys serve as values, too."""
-        queries = self.heads * (1 + self.output_gate) * self.head_dim
+        queries = self.heads * (1 + self.wide_gate) * self.head_dim
         values = () if self.keys_as_values else (kv_heads * (self.value_width or self.head_dim),)
         return queries, kv_heads * self.head_dim, *values
 
@@ -260,8 +280,10 @@ class ModelShape:
         return *filter(None, ranks), *heads
 
     def attention_parameters(self) -> int:
-        """Parameters of one layer's attention, its own norms and sinks among them."""
-        return count(self.attention()) + sum(self.attention_norms()) + self.heads * self.sinks
+        """Parameters of one layer's attention, its own norms, sinks and gates' biases among them."""
+        of_heads = self.sinks + (self.output_gate == "biased")
+        of_heads -= self.head_dim * ("qkv" in self.biases and self.output_gate in ("element", "biased"))
+        return count(self.attention()) + sum(self.attention_norms()) + self.heads * of_heads
 
     def prediction(self) -> tuple[Linear, ...]:
         """The matrix of a prediction layer that joins the last hidden state and the next token's embedding;
@@ -326,6 +348,7 @@ CHOICES = {
     "norms": NORM_PLACES,
     "qk_norm": QK_NORMS,
     "position": POSITIONS,
+    "output_gate": OUTPUT_GATES,
 }
 
 

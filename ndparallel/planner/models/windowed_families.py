@@ -41,7 +41,7 @@ def gemma4_words(config: Config) -> Mapping[str, Any]:
             f"{config.key('layer_inputs')} is {width}: a layer's own embeddings are not counted, only 0."
         )
     whole = {*windows(config, GEMMA3.full_every, False)["whole_layers"], config.size("layers") - 1}
-    own = per_layer_config(config, whole)
+    own = per_layer_config(config, whole, "sees the whole sequence", ("head_dim", "num_key_value_heads"))
     shares, fewer = config.flag("keys_as_values"), own is config and config.has("whole_kv_heads")
     return {
         "kv_heads": own.size("whole_kv_heads" if shares and fewer else "kv_heads"),
@@ -66,19 +66,19 @@ def gemma4_experts(config: Config) -> Experts | None:
     )
 
 
-def per_layer_config(config: Config, layers: set[int]) -> Config:
+def per_layer_config(config: Config, layers: set[int], kind: str, keys: tuple[str, ...]) -> Config:
     """The entries with those of these layers, as transformers 5.24 saves them, all alike; without any the
-    same config."""
+    same config. `kind` says which layers these are."""
     listed = config.entries.get("per_layer_config")
     if listed is None:
         return config
     numbers = {str(layer) for layer in layers}
     every = [*listed.values()] if isinstance(listed, dict) and {*listed} == numbers else []
     own = every[0] if every and all(each == every[0] for each in every) else None
-    if not isinstance(own, dict) or not {*own} <= {"head_dim", "num_key_value_heads"}:
+    if not isinstance(own, dict) or not {*own} <= {*keys}:
         raise UserError(
-            "per_layer_config must give every layer that sees the whole sequence, and no other, the same "
-            f"head_dim and num_key_value_heads, not {reprlib.repr(listed)}."
+            f"per_layer_config must give every layer that {kind}, and no other, the same "
+            f"{' and '.join(keys)}, not {reprlib.repr(listed)}."
         )
     return Config({**config.entries, **own}, config.defaults, config.class_name, config.spellings)
 
