@@ -120,7 +120,7 @@ def test_in_fp8_gates_are_multiplied_in_16_bits_whose_input_is_kept_beside_the_c
     assert named(forward, "qkv forward")[0].dtype != "bfloat16"
     more = kept_bytes(lists_of(mine, Plan()), "dense", "none")
     more -= kept_bytes(lists_of(plain, Plan()), "dense", "none")
-    assert more == TOKENS * (HIDDEN + 2 * 32 * (WIDTH + 1))
+    assert more == 2 * TOKENS * HIDDEN + TOKENS * 2 * 32 * (WIDTH + 1)
 
 
 def test_every_second_product_counts_gates_before_the_output():

@@ -166,8 +166,15 @@ def test_norms_of_their_own_make_a_step_longer():
 
 
 def test_neither_megatron_nor_the_lessons_have_them():
-    shape = ModelShape("m", 2, 2048, 16, 8, 128, 8192, 256, experts=Experts(8, 2, 2048, own_norms=True))
+    shape = ModelShape(
+        "m", 2, 2048, 16, 8, 128, 8192, 256, experts=Experts(8, 2, 2048, 1, 2048, own_norms=True)
+    )
     with pytest.raises(UserError, match="norms of their own of router, experts and shared experts"):
         [*model_flags(shape)]
     with pytest.raises(UserError, match="behind one norm: name other"):
         check_shape(shape, 512)
+
+
+def test_norms_of_their_own_ask_for_shared_experts():
+    with pytest.raises(UserError, match="own_norms are those of experts and shared experts"):
+        Experts(8, 2, 2048, own_norms=True)

@@ -184,9 +184,14 @@ def attention_bytes(lists: AttentionLists, from_ranks: bool):
         widths = shape.heads * shape.value_dim / tp + ranks + shape.latent.rope_dim
     cast = input_bytes(lists) % lists.itemsize * shape.heads * shape.value_dim / tp  # of what attention gives
     kept = lists.share.rows * (widths * lists.itemsize + cast)
-    each = input_bytes(lists)  # of gates of one number, which are not cast, the input is kept in 16 bits
-    gated = gathered_bytes(lists) * (lists.itemsize / each - 1) * len(shape.head_gate())
-    return normed_bytes(lists, ATTENTION) + gated + kept + mask_bytes(lists)
+    return normed_bytes(lists, ATTENTION) + gate_input_bytes(lists) + kept + mask_bytes(lists)
+
+
+def gate_input_bytes(lists: AttentionLists):
+    """Bytes of what goes into the matrix of heads' gates, in 16 bits: its own where the queries' is cast."""
+    cast = input_bytes(lists)
+    is_own = cast < lists.itemsize and lists.shape.output_gate == "head"
+    return is_own * gathered_bytes(lists) * lists.itemsize / cast
 
 
 def keeps_heads_too(lists: AttentionLists):

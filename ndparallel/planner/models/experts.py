@@ -43,6 +43,10 @@ class Experts:
             raise UserError(
                 f"top_k is {self.top_k}, but there are only {self.experts} experts to choose from."
             )
+        if self.own_norms and not self.shared_experts:
+            raise UserError(
+                "own_norms are those of experts and shared experts, but there are no shared ones."
+            )
         self._check_groups()
 
     def _check_groups(self) -> None:
