@@ -49,6 +49,10 @@ def refuse_other_layers(shape: ModelShape) -> None:
     """Raise UserError for layers that are put together otherwise than Megatron-Core's."""
     for there, what in (
         (shape.parallel, "attention and MLP that read the same input"),
+        (
+            shape.experts and shape.experts.own_norms,
+            "norms of their own of router, experts and shared experts",
+        ),
         (shape.norms != "before", "norms behind attention and MLP, or one norm for both"),
         (shape.windowed, "heads of their own in the layers with a window"),
         (shape.value_width not in (0, shape.head_dim), "heads of values of another width than keys"),
@@ -60,6 +64,12 @@ def refuse_other_layers(shape: ModelShape) -> None:
             "norms of queries and keys in the layers with positions alone",
         ),
         (shape.constants.rotated_first and shape.qk_norm, "norms of queries and keys behind their rotation"),
+        (shape.output_gate == "head", "gates of one number for each head"),
+        (shape.output_gate == "biased", "biases of their own of the gates of heads"),
+        (
+            shape.output_gate == "element" and "qkv" in shape.biases,
+            "gates of heads without the biases that queries have",
+        ),
         (shape.embedding_norm, "a norm of the embedding"),
         (not shape.norm_weights, "norms without weights"),
         (

@@ -16,8 +16,9 @@ from ndparallel.launch_flags.given import GivenFlags
 from ndparallel.launch_flags.megatron_constants import CLAMP, constants_from
 from ndparallel.launch_flags.shell_words import how_to_set
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import preset, presets
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
 
 NORMALIZATIONS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
@@ -78,7 +79,7 @@ def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
         tied_embeddings=not flags.has("--untie-embeddings-and-output-weights"),
         latent=latent,
         linear=linear_from(flags, layers),
-        output_gate=flags.has(fields.OUTPUT_GATE),
+        output_gate="queries" if flags.has(fields.OUTPUT_GATE) else "",
         experts=experts_from(flags, layers, ffn, "mlp" in biases),
         constants=replace(constants_from(flags), unrotated=unrotated_from(flags, layers)),
         source="a Megatron command line",
@@ -236,6 +237,7 @@ def experts_from(flags: GivenFlags, layers: int, ffn: int, biased: bool) -> Expe
         shared_ffn=shared,
         shared_gate=flags.has("--moe-shared-expert-gate"),
         router_bias=flags.has("--moe-router-enable-expert-bias") or biased,
+        own_norms=False,
         **{name: flags.number(flag) for name, flag in fields.EXPERT_GROUPS.items() if flags.has(flag)},
         dense_layers=dense_layers_from(flags, layers),
     )

@@ -72,6 +72,7 @@ def sizes(shape: ModelShape) -> tuple:
         shape.vocab,
         shape.latent,
         shape.windowed,
+        shape.output_gate,
         shape.experts,
     )
 

@@ -5,6 +5,7 @@ Idea   A matrix W of inputs x outputs becomes W x + B (A x), where A is inputs x
        of the layers in 4 bits, and makes each whole where it is used (Dettmers et al. 2305.14314).
        Every expert has its own.
 Limit  Adapters stand on attention and MLP, not on router, embedding or head; prediction layers have none.
+       Gates as wide as heads are part of q_proj, as in Qwen3-Next, where they have a matrix of their own too.
        They multiply beside experts, as PEFT's do where an expert is made of nn.Linear. Where all experts are
        one parameter, PEFT instead makes B A whole and adds it (ParamWrapper in peft/tuners/lora/layer.py).
        Megatron-Bridge by default has one pair for all of a rank's experts (share_expert_adapters).
@@ -23,6 +24,7 @@ from ndparallel.planner.models.shape import ModelShape
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
 NAMES = {  # ours and Hugging Face's, which PEFT's target_modules have
     "attention_output": "o_proj",
+    "head_gate": "g_proj",
     "query": "q_proj",
     "query_down": "q_a_proj",
     "query_up": "q_b_proj",

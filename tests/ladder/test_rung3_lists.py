@@ -20,7 +20,8 @@ from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.memory.total import logits_bytes
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import POCKET
 
 LLAMA = ModelShape("llama", layers=2, hidden=32, heads=8, kv_heads=2, head_dim=4, ffn=88, vocab=256)

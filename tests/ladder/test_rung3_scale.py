@@ -18,7 +18,8 @@ from ndparallel.pipeline.catalog import RECIPES, written_schedules
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.lesson_runs.step import traced_grid
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import POCKET as STACK
 from ndparallel.planner.software import find_stack

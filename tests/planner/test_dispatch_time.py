@@ -13,8 +13,8 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dispatch_time import dispatch_seconds, distinct
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import STACKS
 

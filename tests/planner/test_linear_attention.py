@@ -325,7 +325,7 @@ def test_prices_of_an_array_are_those_of_its_plans():
 
 
 def test_an_output_gate_widens_queries_and_multiplies_what_heads_give():
-    gated, plain = (lists(replace(QWEN, output_gate=gate)).unit("dense", "none") for gate in (True, False))
+    gated, plain = (lists(replace(QWEN, output_gate=gate)).unit("dense", "none") for gate in ("queries", ""))
     more = 2 * S * H * 24 * 256
     assert named(gated.forward, "qkv forward")[0].flops - named(plain.forward, "qkv forward")[0].flops == more
     (gate,) = named(gated.forward, "output gate")
@@ -336,9 +336,9 @@ def test_every_second_product_counts_an_output_gate_with_its_queries():
     """torchtitan's wq gives both (_qwen35_attention_config): of wq, wk and wv the second runs again."""
     shares = {
         gate: (one := lists(replace(QWEN, output_gate=gate))).recomputed.second_shares(one.attention)["qkv"]
-        for gate in (True, False)
+        for gate in ("queries", "")
     }
-    assert shares == {True: 4 / (2 * 24 + 2 * 4), False: 4 / (24 + 2 * 4)}
+    assert shares == {"queries": 4 / (2 * 24 + 2 * 4), "": 4 / (24 + 2 * 4)}
 
 
 def test_selective_recomputation_runs_no_core_of_linear_attention():

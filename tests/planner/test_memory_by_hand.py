@@ -11,8 +11,8 @@ from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.kept import experts_bytes, kept_bytes, normed_bytes
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.memory.states import checkpoint_bytes, passing_bytes
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.options import overlapping
 from ndparallel.planner.prediction import in_flight, memory_of, peak_memory

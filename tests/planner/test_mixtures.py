@@ -12,8 +12,8 @@ from ndparallel.pipeline.catalog import build
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of
 from ndparallel.planner.prediction import predict, time_step
 from ndparallel.planner.software import STACKS

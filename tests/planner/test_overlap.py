@@ -16,8 +16,8 @@ from ndparallel.planner.layers import pricing as pricing_module
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.ports import Piece
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack

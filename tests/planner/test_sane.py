@@ -16,8 +16,9 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.search.bounds.lower_bound import lower_bound

@@ -21,8 +21,9 @@ from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.options import plan_for
 from ndparallel.planner.software import STACKS, find_stack

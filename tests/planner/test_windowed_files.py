@@ -32,7 +32,11 @@ def test_gemma_4s_last_layer_sees_the_whole_sequence_whatever_is_listed():
     [
         ({"hidden_size_per_layer_input": 256}, "a layer's own embeddings are not counted, only 0"),
         ({"hidden_size_per_layer_input": None}, "hidden_size_per_layer_input is 256"),
-        ({"enable_moe_block": True}, "enable_moe_block True is not supported, only false"),
+        ({"enable_moe_block": True}, "num_experts is missing"),
+        (
+            {"model_type": "gemma4_unified_text", "enable_moe_block": True},
+            "enable_moe_block True is not supported, only false",
+        ),
         ({"num_kv_shared_layers": 20}, "num_kv_shared_layers 20 is not supported, only 0"),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all' is not supported"),
         ({"num_key_value_heads": 5}, "5 heads of keys and values cannot serve 32 heads evenly"),

@@ -17,8 +17,9 @@ from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.attentions import GatedDeltaNet, WindowedHeads
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.step.framework import framework_workload
@@ -37,6 +38,10 @@ NARROW = WindowedHeads(16, 4, 128, value_width=64, sinks=True)
 KINDS: dict[str, list[dict[str, Any]]] = {  # of layers: fields of a shape
     "dense": [{}],
     "experts": [{"experts": ALL}, {"experts": replace(ALL, shared_experts=1, shared_ffn=2048)}],
+    "norms of experts": [
+        {"experts": replace(ALL, shared_experts=1, shared_ffn=1024, own_norms=True), "norms": norms}
+        for norms in ("before", "both")
+    ],
     "both kinds of layers": [
         {"experts": replace(ALL, dense_layers=layers)} for layers in ((0, 1), (0, 2, 4, 6))
     ],
@@ -55,10 +60,15 @@ KINDS: dict[str, list[dict[str, Any]]] = {  # of layers: fields of a shape
         },
         {"window": 512, "whole_layers": (7,), "windowed": NARROW, "value_width": 64, "experts": ALL},
     ],
+    "gates of heads": [
+        {"output_gate": "head", "window": 512, "whole_layers": (3, 7), "windowed": WindowedHeads(24, 8, 128)},
+        {"output_gate": "head", "experts": replace(ALL, shared_experts=1, shared_ffn=1024)},
+        {"output_gate": "biased", "norms": "both", "experts": replace(ALL, dense_layers=(0, 1))},
+    ],
     "linear attention": [
         {"linear": LINEAR},
         {"linear": LINEAR, "experts": ALL},
-        {"linear": LINEAR, "experts": replace(ALL, dense_layers=(0, 3)), "output_gate": True},
+        {"linear": LINEAR, "experts": replace(ALL, dense_layers=(0, 3)), "output_gate": "queries"},
     ],
 }
 

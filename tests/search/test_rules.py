@@ -15,8 +15,9 @@ from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import is_folded, violations, why_not
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import find_stack
 from ndparallel.search.candidates import candidates
 from ndparallel.search.space import SearchSpace, layouts

@@ -16,7 +16,8 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.attentions import GatedDeltaNet
-from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from tests.support.accelerators import accelerator
@@ -78,7 +79,7 @@ def any_shape(draw: Random) -> ModelShape:
         draw.choice([256, 32000, 128256]),
         experts=draw.choice([None, None, experts]),
         linear=draw.choice([None, any_linear_attention(draw, layers)]),
-        output_gate=draw.choice([False, True]),
+        output_gate=draw.choice(["", "queries"]),
     )
 
 
@@ -131,4 +132,8 @@ def plans(draw: Any, schedules: list[str] = SCHEDULES, **fixed: Any) -> tuple[Tr
 def hybrids(shape: ModelShape) -> st.SearchStrategy[ModelShape]:
     """The model with linear attention of any sizes, in any of its layers, and with an output gate or none."""
     nets = SEEDS.map(lambda seed: any_linear_attention(Random(seed), shape.layers))
-    return st.builds(lambda net, gate: replace(shape, linear=net, output_gate=gate), nets, st.booleans())
+    return st.builds(
+        lambda net, gate: replace(shape, linear=net, output_gate=gate),
+        nets,
+        st.sampled_from(["", "queries", "head"]),
+    )

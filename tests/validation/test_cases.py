@@ -15,8 +15,8 @@ from ndparallel.commands.validate import cells, relative, show
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.prediction import legal_and_fits, peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.search.bounds.lower_bound import lower_bound

@@ -20,7 +20,7 @@ import numpy as np
 
 from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.layers.collective_time import START_SECONDS
-from ndparallel.planner.models.shape import Experts
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.numbers import either, larger
 
 

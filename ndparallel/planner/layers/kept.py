@@ -176,14 +176,22 @@ def attention_bytes(lists: AttentionLists, from_ranks: bool):
     those instead of them."""
     shape, tp = lists.shape, lists.share.tp
     widths = (shape.heads / tp + lists.attending_kv_heads) * (shape.head_dim + shape.value_dim)
-    widths += 2 * shape.output_gate * shape.heads * shape.value_dim / tp
+    if shape.output_gate:  # the gates, and what they let through
+        widths += shape.heads * (shape.value_dim + shape.gate_width) / tp
     widths += keeps_heads_too(lists) * shape.heads * shape.value_dim / tp
     if from_ranks and shape.latent:
         ranks = (shape.latent.query_rank + shape.latent.kv_rank) * lists.rows_of_ranks / lists.share.rows
         widths = shape.heads * shape.value_dim / tp + ranks + shape.latent.rope_dim
     cast = input_bytes(lists) % lists.itemsize * shape.heads * shape.value_dim / tp  # of what attention gives
     kept = lists.share.rows * (widths * lists.itemsize + cast)
-    return normed_bytes(lists, ATTENTION) + kept + mask_bytes(lists)
+    return normed_bytes(lists, ATTENTION) + gate_input_bytes(lists) + kept + mask_bytes(lists)
+
+
+def gate_input_bytes(lists: AttentionLists):
+    """Bytes of what goes into the matrix of heads' gates, in 16 bits: its own where the queries' is cast."""
+    cast = input_bytes(lists)
+    is_own = cast < lists.itemsize and lists.shape.output_gate == "head"
+    return is_own * gathered_bytes(lists) * lists.itemsize / cast
 
 
 def keeps_heads_too(lists: AttentionLists):
@@ -211,18 +219,21 @@ def mlp_bytes(lists: LayerLists, again: bool):
 
 def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
     """Rows before the experts, between their matrices, and after them where their gates are, on the busiest
-    rank; beside them what the shared experts keep."""
+    rank; beside them what the shared experts keep, and where norms are their own, what goes into the router
+    and into the norms of both results."""
     hidden, each, cast = lists.shape.hidden, lists.itemsize, input_bytes(lists)
-    norms = normed_bytes(lists, MLP) + gathered_bytes(lists) * (each / cast - 1)  # the router casts nothing
+    experts, own_norms = lists.experts, lists.experts.moe.own_norms
+    router = gathered_bytes(lists) * (each / cast - 1) * (not own_norms)  # it casts nothing
+    norms = normed_bytes(lists, MLP) + router
     if "moe" in again:
         return norms
-    experts = lists.experts
     activation = 0 if "moe_act" in again else cast
     between = (1 + lists.shape.gated) * each + activation
     behind = 0 if lists.stack.early_gates else experts.routed * hidden * each
     kept = experts.received * (hidden * cast + between * experts.expert_ffn)
     kept += adapter_bytes(lists, lists.shape.mlp(experts.expert_ffn), experts.received)
-    return norms + kept + behind + shared_bytes(lists)
+    between_norms = own_norms * (experts.own_rows + 2 * lists.share.shard) * hidden * each
+    return norms + between_norms + kept + behind + shared_bytes(lists)
 
 
 def shared_bytes(lists: LayerLists):

@@ -22,7 +22,7 @@ from ndparallel.planner.numbers import larger
 from ndparallel.planner.stack import Stack
 
 TO_RANKS = ("query_down", "kv_down")  # from hidden to latent attention's ranks
-KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8
+KEEP_DTYPE = ("router", "shared_gate", "head_gate", "logits")  # too sensitive or too narrow for fp8
 Writer = TypeVar("Writer")
 
 

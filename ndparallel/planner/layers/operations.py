@@ -22,7 +22,7 @@ import math
 from typing import Any, NamedTuple
 
 from gpu import Operation
-from ndparallel.planner.models.shape import Experts
+from ndparallel.planner.models.experts import Experts
 
 HALF, SINGLE = 2, 4  # bytes of a bf16 or fp16 number, and of a float32
 

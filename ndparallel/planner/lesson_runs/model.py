@@ -22,6 +22,7 @@ LIKE_LLAMA = (  # fields of a shape that the lessons' model has as they are wher
     "value_width",
     "keys_as_values",
     "windowed",
+    "output_gate",
 )
 
 MOST_PASSES = 100_000  # of units, one after another: the grid takes some ten seconds
@@ -78,10 +79,12 @@ def config_of_shape(shape: ModelShape, sequence: int) -> ModelConfig:
 def check_shape(shape: ModelShape, sequence: int) -> None:
     """Raise UserError where a model is not built as the lessons' is: like Llama, with or without experts."""
     some = shape.experts
-    if some and (some.dense_layers or some.shared_gate or some.shared_ffn not in (0, some.ffn)):
+    if some and (
+        some.dense_layers or some.shared_gate or some.own_norms or some.shared_ffn not in (0, some.ffn)
+    ):
         raise UserError(
-            "the lessons' model has experts in every layer, and shared ones as wide as the others: name "
-            "other --software."
+            "the lessons' model has experts in every layer, and shared ones as wide as the others, behind "
+            "one norm: name other --software."
         )
     others = [name for name in LIKE_LLAMA if getattr(shape, name) != getattr(ModelShape, name)]
     others += ["window"] * (0 < shape.window < sequence)

@@ -161,15 +161,17 @@ class Config:
         return [bool(mark) for mark in value]
 
     def layer_kinds(self, field: str, known: Sequence[str]) -> list[str]:
-        """Return the kind of each layer, or nothing where they are not listed."""
+        """Return the kind of each layer, or nothing where they are not listed; behind them those of
+        prediction layers may stand."""
         value, key = self.value(field) if self.has(field) else [], self.key(field)
         if not isinstance(value, list):
             raise UserError(f"{key} must be a list, not {reprlib.repr(value)}.")
         for kind in value:
             checked_choice(kind, key, known)
-        if value and len(value) != self.size("layers"):
-            raise UserError(f"{key} lists {len(value)} layers; there are {self.size('layers')}.")
-        return value
+        layers = self.size("layers")
+        if value and len(value) not in (layers, layers + self.size_or_zero("prediction_layers")):
+            raise UserError(f"{key} lists {len(value)} layers; there are {layers}.")
+        return value[:layers]
 
     def _default(self, field: str) -> Any:
         if field not in self.defaults:

@@ -35,7 +35,13 @@ KEYS = {
     ),
     "rotary_base": ("rope_theta", "rotary_emb_base"),
     "rotary_share": ("partial_rotary_factor", "rotary_pct"),
-    "router_scaling": ("routed_scaling_factor", "router_scaling_factor", "route_scale"),
+    "router_scaling": (
+        "routed_scaling_factor",
+        "router_scaling_factor",
+        "moe_routed_scaling_factor",
+        "moe_router_scaling_factor",
+        "route_scale",
+    ),
     "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
     "activation_clamp": ("swiglu_limit",),
 }
@@ -61,6 +67,9 @@ OTHERS = (  # of which no framework here has a flag
     "scale_emb",
     "scale_depth",
     "dim_model_base",
+    "swiglu_limits",
+    "swiglu_limits_shared",
+    "moe_router_logit_softcapping",
 )
 
 
@@ -92,11 +101,13 @@ class Constants:
 def constants_of(entries: Mapping[str, Any]) -> Constants:
     """Read the constants of a config.json. Raises UserError for what is no number, or no true or false."""
     scaling = rotary_scaling(entries)
-    entries = {**scaling, **entries}
+    by_layer = [key for key in KEYS["rotary_base"] if isinstance(entries.get(key), list)]
+    entries = {**scaling, **{key: value for key, value in entries.items() if key not in by_layer}}
     found: dict[str, Any] = {name: number_of(entries, keys) for name, keys in KEYS.items()}
     found |= {name: truth_of(entries, key) for name, key in FLAGS.items()}
     kept = tuple((key, entries[key]) for key in OTHERS if entries.get(key) not in (None, False, 1))
     kept += tuple((key, "of each kind of layer") for key in SCALING if is_nested(entries.get(key)))
+    kept += tuple((key, "of each layer") for key in by_layer)
     own = tuple(
         (key, value) for key, value in scaling.items() if key not in ("rope_theta", "rope_type", "type")
     )

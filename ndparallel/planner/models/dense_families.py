@@ -83,7 +83,7 @@ QWEN3_5 = replace(
         "linear_conv": 4,
     },
     linear=gated_delta_net,
-    output_gate=True,
+    output_gate="queries",
 )
 PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
 GRANITE = replace(LLAMA, class_name="GraniteConfig")
@@ -381,7 +381,7 @@ MUSE_GLIMMER = Family(
     spellings={"activation": ("hidden_activation",)},
     norms="both",
     qk_norm="unscaled",
-    output_gate=True,
+    output_gate="element",
     words=listed_words,
     must={"attention_bias": False},
 )

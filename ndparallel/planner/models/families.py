@@ -63,6 +63,7 @@ from ndparallel.planner.models.dense_families import (
     YOUTU,
 )
 from ndparallel.planner.models.family import Family
+from ndparallel.planner.models.gated_families import BEAM, LAGUNA, STEP3P5
 from ndparallel.planner.models.mixture_families import (
     AFMOE,
     ARIA,
@@ -196,6 +197,9 @@ FAMILIES: dict[str, Family] = {
     "glm4v_moe_text": GLM4V_MOE,
     "muse_glimmer_text": MUSE_GLIMMER,
     "afmoe": AFMOE,
+    "laguna": LAGUNA,
+    "step3p5": STEP3P5,
+    "beam": BEAM,
     "aria_text": ARIA,
     "bailing_moe_v2": BAILING_MOE_V2,
     "cohere2_moe": COHERE2_MOE,

@@ -16,7 +16,7 @@ from typing import Any
 
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.config import Config, ConfigRule
-from ndparallel.planner.models.shape import Experts
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.sizes import head_width
 
 GATED_ACTIVATIONS = {
@@ -80,7 +80,7 @@ class Family:
     rotates_windows_alone: bool = False
     latent: Callable[[Config], LatentAttention] | None = None
     linear: Callable[[Config], GatedDeltaNet] | None = None
-    output_gate: bool = False
-    experts: Callable[[Config], Experts] | None = None
+    output_gate: str = ""
+    experts: Callable[[Config], Experts | None] | None = None
     words: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     must: Mapping[str, Any] = field(default_factory=dict)

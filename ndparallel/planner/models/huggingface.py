@@ -182,6 +182,11 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
             "The biases of experts are counted, but take no time; the activation is priced as SwiGLU without "
             "its clamps."
         )
+    if shape.experts and shape.experts.own_norms:
+        yield (
+            "The MLP beside the experts is counted as a shared expert; the scales of experts' weights are "
+            "counted, but take no time."
+        )
     if shape.activation == "xielu":
         yield "xIELU is priced as one kernel, as other activations are; plain PyTorch runs several."
     if shape.linear and shape.norms == "after":

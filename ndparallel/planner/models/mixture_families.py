@@ -248,7 +248,7 @@ AFMOE = Family(
     qk_norm="head",
     full_every=4,
     rotates_windows_alone=True,
-    output_gate=True,
+    output_gate="element",
     experts=deepseek_v3_experts,
     must={"attention_bias": False},
 )
@@ -362,7 +362,7 @@ LARA_MINI = replace(
         "linear_conv": 4,
         "window": 512,
     },
-    output_gate=False,
+    output_gate="",
     experts=lara_experts,
     words=listed_words,
 )

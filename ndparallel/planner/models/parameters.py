@@ -15,7 +15,8 @@ class Parameters:
     """Parameters by kind. Attention, windowed and linear (attention), dense_mlp, router, expert,
     shared_experts and layer_norms are of one layer, expert of one expert.
 
-    `attention` includes its own norms (of queries and keys, of latent vectors). A tied head counts 0: its
+    `attention` includes its own norms (of queries and keys, of latent vectors), `router` those that only a
+    mixture has. A tied head counts 0: its
     matrix is the token embedding. A prediction layer is a layer and `prediction_head`, its projection and
     norms; published totals leave prediction layers out, and so do `total` and `active`.
     """

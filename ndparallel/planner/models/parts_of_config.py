@@ -19,7 +19,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
-from ndparallel.planner.models.shape import Experts
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.sizes import checked_size
 
 DENSE, SPARSE = "dense", "sparse"  # of mlp_layer_types

@@ -16,11 +16,9 @@ class Refusal(NamedTuple):
 LINEAR = "its linear attention is no gated delta rule, the only one that is a layer here"
 MAMBA = "most of its layers are state spaces (Mamba), which are no layer here"
 CHOSEN = "its attention chooses each token's keys by an indexer, whose matrices and scores are no layer here"
-GATED = "one number of a gate multiplies each head's result, or each gate has a bias, which is no matrix here"
 STREAMS = "its residual is several streams that matrices of their own mix, which are no matrices here"
 CONVOLUTION = "most of its layers are convolutions, which are no layer here"
 CONVOLVED = "its attention has convolutions, which are no layer here"
-OTHER_HEADS = "any of its layers may have another number of heads, which is one for each kind of layer here"
 LOOPS = "its layers run several times in a pass, which is once here"
 REFUSED = {
     "deepseek_v32": Refusal(CHOSEN, "deepseek_v3"),
@@ -32,9 +30,6 @@ REFUSED = {
     "dots3_note_text": Refusal(CHOSEN, "deepseek_v3"),
     "deepseek_v4": Refusal(STREAMS, "deepseek_v3"),
     "hy_v4": Refusal(STREAMS, "hy_v3"),
-    "beam": Refusal(GATED, "afmoe"),
-    "laguna": Refusal(f"{GATED}, and {OTHER_HEADS}", "afmoe"),
-    "step3p5": Refusal(GATED, "afmoe"),
     "gemma3n_text": Refusal("each layer adds embeddings and streams of its own", "gemma3_text"),
     "longcat_flash": Refusal(
         "each layer has two attentions and two MLPs beside its experts, some of which do nothing",

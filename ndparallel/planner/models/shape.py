@@ -31,6 +31,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention, WindowedHeads
 from ndparallel.planner.models.constants import Constants
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.kinds import has_window, is_linear
 from ndparallel.planner.models.matrices import Linear, count
 from ndparallel.planner.models.parameters import Parameters
@@ -46,62 +47,11 @@ NORMS = ("layernorm", "rmsnorm")
 NORM_PLACES = {"before": (1, 1), "after": (1, 1), "both": (2, 2), "shared": (1, 0)}
 # none; over each head alike, or without weights, or so of values besides; over all heads together
 QK_NORMS = ("", "head", "unscaled", "values", "width")
+# none; as wide as a head, out of the queries' matrix and with its bias, or out of one of their own without,
+# or so with a number added for each head; one number for each head, out of a matrix of their own
+OUTPUT_GATES = ("", "queries", "element", "biased", "head")
 POSITIONS = ("learned", "rotary", "alibi")
 BIASES = ("qkv", "output", "mlp", "norm", "head")
-
-
-@dataclass(frozen=True)
-class Experts:
-    """The mixture of experts that takes the place of the MLP in every layer but `dense_layers` (their
-    numbers, from 0).
-
-    `ffn` is the width of one expert, `shared_ffn` that of one of the `shared_experts`, which serve every
-    token. `shared_gate` is Qwen2-MoE's gate on them; `router_bias` DeepSeek-V3's number per expert that
-    balances the load. A token goes to experts of `top_groups` of the `groups` that they are split into, in
-    the order of their numbers (DeepSeek-V3: of 4 of 8, arXiv 2412.19437, section 4.2).
-    """
-
-    experts: int
-    top_k: int
-    ffn: int
-    shared_experts: int = 0
-    shared_ffn: int = 0
-    shared_gate: bool = False
-    router_bias: bool = False
-    groups: int = 1
-    top_groups: int = 1
-    dense_layers: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        checked_sizes(self, ("experts", "top_k", "ffn", "groups", "top_groups"))
-        checked_size(self.shared_experts, "shared_experts", least=0)
-        checked_size(self.shared_ffn, "shared_ffn", least=int(self.shared_experts > 0))
-        if self.top_k > self.experts:
-            raise UserError(
-                f"top_k is {self.top_k}, but there are only {self.experts} experts to choose from."
-            )
-        self._check_groups()
-
-    def _check_groups(self) -> None:
-        """Raise UserError where a router cannot keep a token to these groups."""
-        if self.experts % self.groups:
-            near = near_divisors(self.experts, self.groups)
-            raise UserError(
-                f"{self.experts} experts make no {self.groups} groups of equal size; nearest: {near}."
-            )
-        if self.top_groups > self.groups:
-            raise UserError(
-                f"top_groups is {self.top_groups}, but there are only {self.groups} groups of experts."
-            )
-        if self.top_k > (allowed := self.top_groups * self.experts // self.groups):
-            raise UserError(
-                f"top_k is {self.top_k}, but a token may choose among {allowed} experts only: those of "
-                f"{self.top_groups} of {self.groups} groups."
-            )
-
-    def router(self, hidden: int) -> tuple[Linear, ...]:
-        choose = Linear("router", hidden, self.experts, self.router_bias, "whole")
-        return (choose, Linear("shared_gate", hidden, 1, False, "whole")) if self.shared_gate else (choose,)
 
 
 @dataclass(frozen=True)
@@ -119,10 +69,9 @@ class ModelShape:
     `whole_layers` (their numbers, from 0); 0 is the whole sequence. Layers with a window have `windowed`
     heads, if these are given, and the others the model's own. Where windows are `chunked` they stand side by
     side, and a query sees what is before it in its own. In some layers `linear` attention takes attention's
-    place. With an `output_gate` each head's result is multiplied by a gate as wide, which its queries' matrix
-    gives. With `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the width of a
-    dense MLP, whether or not a layer has one. `notes` says in sentences what was assumed and what is left
-    out.
+    place. With an `output_gate` each head's result is multiplied by a gate as wide, or by one number. With
+    `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the width of a dense MLP,
+    whether or not a layer has one. `notes` says in sentences what was assumed and what is left out.
     """
 
     name: str
@@ -154,7 +103,7 @@ class ModelShape:
     prediction_layers: int = 0
     latent: LatentAttention | None = None
     linear: GatedDeltaNet | None = None
-    output_gate: bool = False
+    output_gate: str = ""
     experts: Experts | None = None
     constants: Constants = field(default=Constants(), compare=False)  # of the launch, not of the price
     source: str = ""
@@ -185,6 +134,8 @@ class ModelShape:
                 f"head_dim is {self.head_dim}, but a query of this latent attention is "
                 f"{self.latent.head_dim} wide."
             )
+        if self.latent and self.output_gate:
+            raise UserError("gates of what heads give are not counted of latent attention.")
         numbered = (
             ("dense", self.experts.dense_layers if self.experts else ()),
             ("whole", self.whole_layers),
@@ -203,6 +154,16 @@ class ModelShape:
     def value_dim(self) -> int:
         """The width of one head of values."""
         return self.latent.value_dim if self.latent else self.value_width or self.head_dim
+
+    @property
+    def wide_gate(self) -> bool:
+        """Whether gates are as wide as what heads give, and multiplied beside the queries."""
+        return self.output_gate in ("queries", "element", "biased")
+
+    @property
+    def gate_width(self) -> int:
+        """Numbers of one head's gate; 0 without any."""
+        return self.value_dim if self.wide_gate else int(self.output_gate == "head")
 
     @property
     def moe_layers(self) -> int:
@@ -291,12 +252,18 @@ class ModelShape:
         if self.latent:
             sizes = (self.hidden, self.heads, bias)
             return *self.latent.queries(*sizes), *self.latent.keys_and_values(*sizes), output
-        return Linear("qkv", self.hidden, sum(self.qkv_outputs(self.kv_heads)), bias, "columns"), output
+        qkv = Linear("qkv", self.hidden, sum(self.qkv_outputs(self.kv_heads)), bias, "columns")
+        return qkv, *self.head_gate(), output
+
+    def head_gate(self) -> tuple[Linear, ...]:
+        """The matrix of gates of one number for each head; none where a model has none."""
+        gates = Linear("head_gate", self.hidden, self.heads, False, "columns")
+        return (gates,) if self.output_gate == "head" else ()
 
     def qkv_outputs(self, kv_heads: Any) -> tuple[Any, ...]:
         """Outputs of the matrices into queries, keys and values, of so many heads of the latter two; of two
         matrices where keys serve as values, too."""
-        queries = self.heads * (1 + self.output_gate) * self.head_dim
+        queries = self.heads * (1 + self.wide_gate) * self.head_dim
         values = () if self.keys_as_values else (kv_heads * (self.value_width or self.head_dim),)
         return queries, kv_heads * self.head_dim, *values
 
@@ -313,8 +280,10 @@ class ModelShape:
         return *filter(None, ranks), *heads
 
     def attention_parameters(self) -> int:
-        """Parameters of one layer's attention, its own norms and sinks among them."""
-        return count(self.attention()) + sum(self.attention_norms()) + self.heads * self.sinks
+        """Parameters of one layer's attention, its own norms, sinks and gates' biases among them."""
+        of_heads = self.sinks + (self.output_gate == "biased")
+        of_heads -= self.head_dim * ("qkv" in self.biases and self.output_gate in ("element", "biased"))
+        return count(self.attention()) + sum(self.attention_norms()) + self.heads * of_heads
 
     def prediction(self) -> tuple[Linear, ...]:
         """The matrix of a prediction layer that joins the last hidden state and the next token's embedding;
@@ -354,7 +323,7 @@ class ModelShape:
             windowed=self.with_window.attention_parameters(),
             linear=count(self.linear_attention()) + (self.linear.small_parameters() if self.linear else 0),
             dense_mlp=count(self.mlp(self.ffn)) + LEARNED.get(self.activation, 0),
-            router=count(some.router(self.hidden)) if some else 0,
+            router=some.router_parameters(self.hidden, norm) if some else 0,
             expert=count(self.mlp(some.ffn)) if some else 0,
             shared_experts=count(self.shared_mlp()),
             layer_norms=sum(NORM_PLACES[self.norms]) * norm,
@@ -379,6 +348,7 @@ CHOICES = {
     "norms": NORM_PLACES,
     "qk_norm": QK_NORMS,
     "position": POSITIONS,
+    "output_gate": OUTPUT_GATES,
 }
 
 

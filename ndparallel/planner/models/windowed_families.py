@@ -15,6 +15,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.planner.models.attentions import WindowedHeads
 from ndparallel.planner.models.config import Config, ConfigRule
 from ndparallel.planner.models.dense_families import GEMMA3
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.family import AS_HEADS, Family
 from ndparallel.planner.models.parts_of_config import (
     DENSE,
@@ -24,7 +25,6 @@ from ndparallel.planner.models.parts_of_config import (
     size_or_one,
     windows,
 )
-from ndparallel.planner.models.shape import Experts
 
 TWICE_THE_OTHERS = ConfigRule(
     "twice as many as in the other layers", lambda config: 2 * config.size("kv_heads")
@@ -41,7 +41,7 @@ def gemma4_words(config: Config) -> Mapping[str, Any]:
             f"{config.key('layer_inputs')} is {width}: a layer's own embeddings are not counted, only 0."
         )
     whole = {*windows(config, GEMMA3.full_every, False)["whole_layers"], config.size("layers") - 1}
-    own = per_layer_config(config, whole)
+    own = per_layer_config(config, whole, "sees the whole sequence", ("head_dim", "num_key_value_heads"))
     shares, fewer = config.flag("keys_as_values"), own is config and config.has("whole_kv_heads")
     return {
         "kv_heads": own.size("whole_kv_heads" if shares and fewer else "kv_heads"),
@@ -52,19 +52,33 @@ def gemma4_words(config: Config) -> Mapping[str, Any]:
     }
 
 
-def per_layer_config(config: Config, layers: set[int]) -> Config:
+def gemma4_experts(config: Config) -> Experts | None:
+    """In every layer beside its MLP, or in none."""
+    if not (config.has("mixes") and config.flag("mixes")):
+        return None
+    return Experts(
+        config.size("experts"),
+        config.size("top_k"),
+        config.size("expert_ffn"),
+        shared_experts=1,
+        shared_ffn=config.size("ffn"),
+        own_norms=True,
+    )
+
+
+def per_layer_config(config: Config, layers: set[int], kind: str, keys: tuple[str, ...]) -> Config:
     """The entries with those of these layers, as transformers 5.24 saves them, all alike; without any the
-    same config."""
+    same config. `kind` says which layers these are."""
     listed = config.entries.get("per_layer_config")
     if listed is None:
         return config
     numbers = {str(layer) for layer in layers}
     every = [*listed.values()] if isinstance(listed, dict) and {*listed} == numbers else []
     own = every[0] if every and all(each == every[0] for each in every) else None
-    if not isinstance(own, dict) or not {*own} <= {"head_dim", "num_key_value_heads"}:
+    if not isinstance(own, dict) or not {*own} <= {*keys}:
         raise UserError(
-            "per_layer_config must give every layer that sees the whole sequence, and no other, the same "
-            f"head_dim and num_key_value_heads, not {reprlib.repr(listed)}."
+            f"per_layer_config must give every layer that {kind}, and no other, the same "
+            f"{' and '.join(keys)}, not {reprlib.repr(listed)}."
         )
     return Config({**config.entries, **own}, config.defaults, config.class_name, config.spellings)
 
@@ -86,15 +100,21 @@ GEMMA4 = replace(
         "whole_kv_heads": ("num_global_key_value_heads",),
         "keys_as_values": ("attention_k_eq_v",),
         "layer_inputs": ("hidden_size_per_layer_input",),
+        "mixes": ("enable_moe_block",),
+        "experts": ("num_experts",),
+        "top_k": ("top_k_experts",),
     },
     qk_norm="values",
+    experts=gemma4_experts,
     words=gemma4_words,
-    must={"enable_moe_block": False, "num_kv_shared_layers": 0, "use_bidirectional_attention": "vision"},
+    must={"num_kv_shared_layers": 0, "use_bidirectional_attention": "vision"},
 )
 GEMMA4_UNIFIED = replace(
     GEMMA4,
     class_name="Gemma4UnifiedTextConfig",
     defaults={**GEMMA4.defaults, "window": 1024, "layer_inputs": 0},
+    experts=None,
+    must={**GEMMA4.must, "enable_moe_block": False},
 )
 
 

@@ -25,6 +25,11 @@ class AttentionLists(LayerParts):
     def matrices(self) -> tuple[Linear, ...]:
         return self.attention_matrices()
 
+    @property
+    def into(self) -> tuple[Linear, ...]:
+        """The matrices that give queries, keys and values."""
+        return self.matrices[: -1 - len(self.shape.head_gate())]
+
     @cached_property
     def forward(self) -> list:
         result = self.product(self.matrices[-1], "forward")
@@ -70,20 +75,21 @@ class AttentionLists(LayerParts):
         return [*self.latent.from_ranks(), *self.rotary(False)] if self.shape.latent else []
 
     def into_heads(self) -> list:
-        """The products that give queries, keys and values, and what they gather."""
+        """The products that give queries, keys and values, and heads' gates, and what they gather."""
         if self.gathers_ranks:
             return [*self.latent.to_ranks(), *self.latent.from_ranks()]
-        products = [self.product(matrix, "forward") for matrix in self.matrices[:-1]]
-        return [*self.tp.gather(products[-1], self.side_by_side), *products]
+        products = [self.product(matrix, "forward") for matrix in self.into]
+        gates = [self.product(matrix, "forward") for matrix in self.shape.head_gate()]
+        return [*self.tp.gather(products[-1], self.side_by_side), *products, *gates]
 
     def out_of_heads(self) -> list:
         """Their gradients' way back."""
         if self.gathers_ranks:
             return [*self.latent.back_to_ranks(), *self.latent.back_from_ranks()]
-        *into, _ = self.matrices
-        products = [self.product(matrix, "dgrad") for matrix in reversed(into)]
-        summed = self.tp.summed(products[-1], self.product(into[-1], "wgrad"), True, self.side_by_side)
-        return [*self.tp.gather_again(products[0]), *products[:-1], *summed]
+        gates = [self.product(matrix, "dgrad") for matrix in self.shape.head_gate()]
+        products = [self.product(matrix, "dgrad") for matrix in reversed(self.into)]
+        summed = self.tp.summed(products[-1], self.product(self.into[-1], "wgrad"), True, self.side_by_side)
+        return [*self.tp.gather_again(products[0]), *gates, *products[:-1], *summed]
 
     def rotary(self, backward: bool) -> list[Operation]:
         if self.shape.position != "rotary":
@@ -105,15 +111,19 @@ class AttentionLists(LayerParts):
 
     def output_gate(self, backward: bool) -> list[Operation]:
         """The heads' results times the sigmoid of their gates; backward the gradients of both
-        (_apply_output_gate in megatron/core/transformer/attention.py)."""
-        elements = self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim
-        gate = self.elementwise("output gate", elements, 5 if backward else 3)
-        return [gate] * self.shape.output_gate
+        (_apply_output_gate in megatron/core/transformer/attention.py). Gates of one number for each head are
+        read for that alone."""
+        if not self.shape.output_gate:
+            return []
+        results, gates = self.shape.value_dim, self.shape.gate_width
+        moved = 3 * results + 2 * gates if backward else 2 * results + gates
+        elements = self.share.rows * self.shape.heads / self.share.tp * results
+        return [self.elementwise("output gate", elements, moved / results)]
 
     @property
     def side_by_side(self) -> int:
-        """Matrices of the same input: queries, keys, values."""
-        return len(self.shape.qkv_outputs(self.kv_heads))
+        """Matrices of the same input: queries, keys, values, heads' gates."""
+        return len(self.shape.qkv_outputs(self.kv_heads)) + len(self.shape.head_gate())
 
     @property
     def values(self):

@@ -36,6 +36,7 @@ class ExpertLists(ExpertRows):
         shared = self.shared(False)
         return [
             *self.norms_before(MLP, False),
+            *self.own_norms(2, False),
             *self.routers("forward"),
             *self.routing.chosen_forward(),
             *self.dispatch.on_their_way("dispatch", shared),
@@ -48,6 +49,7 @@ class ExpertLists(ExpertRows):
             *self.dispatch.over_tp("reduce_scatter"),
             self.dispatch.from_experts(),
             *self.routing.combined_forward(),
+            *self.own_norms(1, False),
             *([] if self.stack.ep_overlap else shared),
             *self.norms_behind(MLP, False),
             self.residual(False),
@@ -60,6 +62,7 @@ class ExpertLists(ExpertRows):
         half = [
             *self.norms_behind(MLP, True),
             *([] if self.stack.ep_overlap else shared),
+            *self.own_norms(1, True),
             *self.routing.combined_backward(),
             *self.dispatch.on_their_way("combine", shared),
             *self.dispatch.over_tp("all_gather"),
@@ -72,6 +75,7 @@ class ExpertLists(ExpertRows):
             *([] if self.stack.ep_overlap else routers),
             *self.routing.permuted_backward(),
             *self.dispatch.unshared(),
+            *self.own_norms(2, True),
             *self.norms_before(MLP, True),
         ]
         return self.with_residual(half)
@@ -87,8 +91,18 @@ class ExpertLists(ExpertRows):
     def routers(self, side: str) -> list[Operation]:
         return [self.product(matrix, side, self.own_rows) for matrix in self.moe.router(self.shape.hidden)]
 
+    def own_norms(self, count: int, backward: bool) -> list[Operation]:
+        """Norms that only a mixture has: two of the inputs of router and experts, one of the experts' result,
+        one of the shared experts'."""
+        return [self.norm(backward)] * (count * self.moe.own_norms)
+
     def shared(self, backward: bool) -> list:
-        """The experts that serve every row: an MLP that tp cuts, or its matrices alone."""
+        """The experts that serve every row, and the norm of their result, if it is their own."""
+        norm, products = self.own_norms(1, backward), self.shared_products(backward)
+        return [*norm, *products] if backward else [*products, *norm]
+
+    def shared_products(self, backward: bool) -> list:
+        """An MLP that tp cuts, or its matrices alone."""
         matrices = self.shape.shared_mlp()
         if matrices and self.stack.shared_mlp:
             return self.mlp.gated_backward(matrices) if backward else self.mlp.gated_forward(matrices)

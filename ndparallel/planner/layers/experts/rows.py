@@ -13,7 +13,7 @@ from functools import cached_property
 from ndparallel.planner.dispatchers import DISPATCHERS, Dispatcher
 from ndparallel.planner.layers.dispatch_time import distinct
 from ndparallel.planner.layers.parts import LayerParts
-from ndparallel.planner.models.shape import Experts
+from ndparallel.planner.models.experts import Experts
 
 
 class ExpertRows(LayerParts):
