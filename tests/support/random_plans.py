@@ -79,7 +79,7 @@ def any_shape(draw: Random) -> ModelShape:
         draw.choice([256, 32000, 128256]),
         experts=draw.choice([None, None, experts]),
         linear=draw.choice([None, any_linear_attention(draw, layers)]),
-        output_gate=draw.choice(["", "queries"]),
+        output_gate=draw.choice(["", "queries", "head"]),
     )
 
 

@@ -43,7 +43,8 @@ Elements = tuple[Any, Any]
 def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
     """Bytes by kind where weights are whole: without ZeRO, with ZeRO-1 and 2, and with ZeRO-3 over one
     rank."""
-    whole, shard = sum(trained) * job.gradient_bytes, share_of(job, plan, trained) * reduced_bytes(job)
+    each = reduced_bytes(job)
+    whole, shard = sum(trained) * max(job.gradient_bytes, each), share_of(job, plan, trained) * each
     return {
         "weights": sum(held) * HALF,
         "gradients": either(reduces_in_turn(job, plan), shard, whole),
