@@ -184,6 +184,7 @@ BESIDE = replace(MIXTRAL, stack=replace(MIXTRAL.stack, hides_dispatch=True, grap
 @settings(max_examples=200, deadline=None)
 def test_emitted_flags_read_back_give_the_same_plan(asked):
     job, plan = asked
+    assume(job.shape.output_gate != "head")  # which Megatron-Core has no flags for
     found = read_megatron(emit_megatron(job, plan), H100)
     assert found.plan == plan
     assert plain(found.job.shape) == plain(job.shape)
@@ -1008,6 +1009,8 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
         or (plan.zero == 2 and plan.pp > 1)
         or (plan.cp > 1 and not plan.zero)
         or plan.shards % plan.cp
+        or (plan.dp * plan.cp == 1 and not plan.zero)
+        or (plan.dp * plan.cp > 1 and plan.zero == 3 and plan.shards == 1)
         or (plan.pp > 1 and schedule == "zb-h2")
         or job.shape.kv_heads % plan.tp
         or (plan.pp > 1 and schedule == "interleaved" and number % (number // plan.pp))
