@@ -153,8 +153,8 @@ def test_prices_of_many_plans_are_those_of_one_within_a_sixth(there):
     assume(
         plan.schedule in ("1f1b", "interleaved", "zb-h1") and job.shape.moe_layers in (0, job.shape.layers)
     )
-    # FSDP's gathers beside messages of pp or cp are bounded each for itself, and few tokens hide neither
-    beside = plan.zero == 3 and (plan.pp > 1 or plan.cp > 1)
-    assume(job.shape.layers % plan.stages == 0 and plan.zero != 2 and not beside)
+    assume(job.shape.layers % plan.stages == 0 and plan.zero != 2 and not (plan.zero == 3 and plan.pp > 1))
     together = lower_bound(job, replace(plan, micro_batch=np.array([plan.micro_batch] * 2))).seconds
-    assert together[0] == pytest.approx(float(time_step(job, plan).seconds), rel=1 / 6)
+    # of FSDP with few tokens the gathers that no compute hides are bounded from below alone
+    least = 0.6 if plan.zero == 3 else 5 / 6
+    assert least <= together[0] / float(time_step(job, plan).seconds) <= 7 / 6
