@@ -65,7 +65,8 @@ NUMBERED = {
     "5": "HYBRID_SHARD_ZERO2",
 }
 WORDS = ("true", "auto_wrap")  # of --fsdp, that change nothing
-PRECISIONS = ("bf16", "fp16", "no")
+MIXED = ("bf16", "fp16")
+PRECISIONS = (*MIXED, "no")
 REFUSED = {  # degrees that are not read, with the reason
     "parallelism_config_tp_size": "each model's own tensor parallelism in transformers is not priced",
     "parallelism_config_sp_size": "it is Ulysses under DeepSpeed: take --from-deepspeed",
@@ -109,7 +110,7 @@ def read_accelerate(text: str, hardware: Hardware, beside: Beside = NOTHING) -> 
         stack_from(settings, plan),
         sequence_of(words, beside.sequence),
         plan.dp * plan.micro_batch * steps,
-        half=settings.text("mixed_precision") == "no" and words.get("bf16") is not True,
+        half=settings.text("mixed_precision") == "no" and not any(words.get(name) is True for name in MIXED),
         offload=TOGETHER if settings.switch(fields.ACCELERATE_HOST) else (),
         adapters=beside.adapters or adapters_in(words),
     )
@@ -184,7 +185,7 @@ def by_program(arguments: Mapping[str, str], files: Files, gpus: int) -> Configu
             found = way | found
         elif word not in WORDS:
             raise unknown("--fsdp", word, [*map(str.lower, STRATEGIES), "offload", "auto_wrap"])
-    precision = next((name for name in ("bf16", "fp16") if arguments.get(name, "").lower() == "true"), "no")
+    precision = next((name for name in MIXED if arguments.get(name, "").lower() == "true"), "no")
     own = {"distributed_type": "FSDP", "mixed_precision": precision, "num_processes": str(gpus)}
     return options_of(own | found)
 

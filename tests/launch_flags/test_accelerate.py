@@ -221,6 +221,14 @@ def test_no_resharding_of_several_microbatches_keeps_all_weights_and_gathers_hal
     assert saved[4] > 0 and saved[16] - saved[8] == pytest.approx(2 * (saved[8] - saved[4]), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("argument", "half"), [({}, True), ({"bf16": "true"}, False), ({"fp16": "true"}, False)]
+)
+def test_without_mixed_precision_all_states_have_16_bits_unless_the_program_asks_for_it(argument, half):
+    found = read(FSDP2.replace("mixed_precision: bf16", "mixed_precision: 'no'"), variables=BATCH | argument)
+    assert found.job.half == half
+
+
 def test_degrees_of_fsdp2_are_read_and_must_make_the_gpus():
     degrees = "parallelism_config:\n" + "".join(
         f"  parallelism_config_{name}: {value}\n"

@@ -25,9 +25,9 @@ from ndparallel.planner.models.parts_of_config import (
     SPARSE,
     dense_layers,
     layer_types,
+    per_layer_config,
 )
 from ndparallel.planner.models.sizes import checked_size
-from ndparallel.planner.models.windowed_families import per_layer_config
 
 
 def heads_of_kinds(config: Config, whole: int, windowed: int) -> dict[str, Any]:

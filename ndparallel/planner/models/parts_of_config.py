@@ -11,6 +11,7 @@ Glossary: see `ndparallel.planner.models.shape`, and
     listed         the layers that a file names as dense
 """
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -331,3 +332,20 @@ def opt_words(config: Config) -> Mapping[str, Any]:
             "behind the embedding is not supported."
         )
     return {"positions": config.size("positions") + 2}
+
+
+def per_layer_config(config: Config, layers: set[int], kind: str, keys: tuple[str, ...]) -> Config:
+    """The entries with those of these layers, as transformers 5.24 saves them, all alike; without any the
+    same config. `kind` says which layers these are."""
+    listed = config.entries.get("per_layer_config")
+    if listed is None:
+        return config
+    numbers = {str(layer) for layer in layers}
+    every = [*listed.values()] if isinstance(listed, dict) and {*listed} == numbers else []
+    own = every[0] if every and all(each == every[0] for each in every) else None
+    if not isinstance(own, dict) or not {*own} <= {*keys}:
+        raise UserError(
+            f"per_layer_config must give every layer that {kind}, and no other, the same "
+            f"{' and '.join(keys)}, not {reprlib.repr(listed)}."
+        )
+    return Config({**config.entries, **own}, config.defaults, config.class_name, config.spellings)

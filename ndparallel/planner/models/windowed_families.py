@@ -6,7 +6,6 @@ Idea   One row per family, and the function that reads both kinds of heads; see 
 Glossary: see `ndparallel.planner.models.shape`.
 """
 
-import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from ndparallel.planner.models.parts_of_config import (
     SLIDING,
     SPARSE,
     layer_types,
+    per_layer_config,
     size_or_one,
     windows,
 )
@@ -64,23 +64,6 @@ def gemma4_experts(config: Config) -> Experts | None:
         shared_ffn=config.size("ffn"),
         own_norms=True,
     )
-
-
-def per_layer_config(config: Config, layers: set[int], kind: str, keys: tuple[str, ...]) -> Config:
-    """The entries with those of these layers, as transformers 5.24 saves them, all alike; without any the
-    same config. `kind` says which layers these are."""
-    listed = config.entries.get("per_layer_config")
-    if listed is None:
-        return config
-    numbers = {str(layer) for layer in layers}
-    every = [*listed.values()] if isinstance(listed, dict) and {*listed} == numbers else []
-    own = every[0] if every and all(each == every[0] for each in every) else None
-    if not isinstance(own, dict) or not {*own} <= {*keys}:
-        raise UserError(
-            f"per_layer_config must give every layer that {kind}, and no other, the same "
-            f"{' and '.join(keys)}, not {reprlib.repr(listed)}."
-        )
-    return Config({**config.entries, **own}, config.defaults, config.class_name, config.spellings)
 
 
 GEMMA4 = replace(
