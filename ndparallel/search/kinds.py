@@ -29,6 +29,7 @@ NEAR = 2.0  # times the step of the best
 MOST_TIMED = 12  # kinds
 PER_KIND = 2  # plans that are timed of each
 SAME = 0.02  # of a step: less than any error bar, and not worth a more crowded memory
+ROOM = 0.05  # of a GPU's memory: what predictions of it may be off by
 DIMENSIONS = ("tp", "cp", "pp", "ep")
 
 
@@ -136,12 +137,15 @@ def choice_error(fraction: float, plans: int) -> float:
 
 
 def simplest(job: TrainingJob, equals: Sequence[Timed]) -> Timed:
-    """The plan of fewest dimensions, then with tp inside a node; of what is left and takes the same time, the
-    one with even stages and most free memory."""
+    """The plan of fewest dimensions, then with tp inside a node; of what is left and takes the same time, one
+    with even stages, then about the most free memory, then fewest chunks, then nothing recomputed."""
     fewest = min(complexity(job, one.plan) for one in equals)
     alike = [one for one in equals if complexity(job, one.plan) == fewest]
     same = [one for one in alike if one.seconds <= alike[0].seconds * (1 + SAME)]
-    return min(same, key=lambda one: (is_uneven(job, one.plan), memory_share(job, one.plan), one.seconds))
+    even = [one for one in same if not is_uneven(job, one.plan)] or same
+    shares = [memory_share(job, one.plan) for one in even]
+    roomy = [one for one, share in zip(even, shares) if share <= min(shares) + ROOM]
+    return min(roomy, key=lambda one: (one.plan.chunks, recomputes(one.plan), one.seconds))
 
 
 def complexity(job: TrainingJob, plan: Plan) -> tuple[int, bool]:
@@ -152,6 +156,10 @@ def is_uneven(job: TrainingJob, plan: Plan) -> bool:
     return job.shape.layers % plan.stages > 0
 
 
+def recomputes(plan: Plan) -> bool:
+    return plan.recompute != "none"
+
+
 def memory_share(job: TrainingJob, plan: Plan) -> float:
-    """The share of a GPU's memory that is held, to a percent."""
-    return round(float(peak_memory(job, plan).total) / job.hardware.memory_bytes, 2)
+    """The share of a GPU's memory that is held."""
+    return float(peak_memory(job, plan).total) / job.hardware.memory_bytes

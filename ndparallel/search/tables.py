@@ -25,7 +25,7 @@ from ndparallel.planner.plan_name import explained, name_of
 from ndparallel.planner.prediction import PLAN_FIELDS, Prediction
 from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.tables import quiet_table
-from ndparallel.search.kinds import DIMENSIONS, choice_error, is_uneven
+from ndparallel.search.kinds import DIMENSIONS, ROOM, choice_error, is_uneven, recomputes
 from ndparallel.search.search import Found
 from ndparallel.search.space import outside
 from ndparallel.search.timing_queue import EFFORT
@@ -153,7 +153,14 @@ def merit(job: TrainingJob, take: Prediction, best: Prediction) -> str:
         return "its TP stays inside a node"
     if is_uneven(job, best.plan) and not is_uneven(job, take.plan):
         return "all its stages have the same number of layers"
-    return f"it leaves {si(float(best.fullest.total - take.fullest.total), 'B')} more of the memory free"
+    freed = float(best.fullest.total - take.fullest.total)
+    if freed < ROOM * job.hardware.memory_bytes:
+        if take.plan.chunks < best.plan.chunks:
+            fewer = count(take.plan.chunks, "chunk")
+            return f"it has {fewer} on a pipeline rank where the fastest has {best.plan.chunks}"
+        if recomputes(best.plan) and not recomputes(take.plan):
+            return "it recomputes nothing"
+    return f"it leaves {si(freed, 'B')} more of the memory free"
 
 
 def advice_sentences(found: Found, tokens: float, price: float | None, top: int | None = None) -> list[str]:

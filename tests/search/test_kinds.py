@@ -11,9 +11,10 @@ import pytest
 
 from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB, known_errors
 from ndparallel.planner.job import Plan
-from ndparallel.planner.prediction import peak_memory, time_step
+from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.search.kinds import adds_to, choice_error, kind_of, margin, simplest
 from ndparallel.search.search import Found, search
+from ndparallel.search.tables import merit
 from ndparallel.search.timing_queue import Timed
 from ndparallel.validation.cases import express, read_cases
 from tests.search.test_search import job
@@ -69,23 +70,38 @@ def degrees(plan: Plan) -> tuple[int, ...]:
     return plan.tp, plan.cp, plan.pp, plan.ep
 
 
-def test_of_plans_with_as_many_dimensions_tp_inside_a_node_then_even_stages_then_free_memory_decide():
-    some = job("llama-3-8b")
+def interleaved(chunks: int, **changes) -> Plan:
+    return Plan(tp=2, pp=4, dp=8, zero=1, chunks=chunks, schedule="interleaved", micro_batch=1, **changes)
 
-    def chosen(*plans: Plan) -> Plan:
-        timed = [Timed(plan, time_step(some, plan)) for plan in plans]
-        return simplest(some, sorted(timed, key=lambda one: one.seconds)).plan
 
-    wide, inside = Plan(tp=16, dp=4, zero=1), Plan(tp=8, dp=8, zero=1)
-    assert chosen(wide, inside) == inside
-    even, uneven = (
-        Plan(tp=2, pp=4, dp=8, zero=1, chunks=n, schedule="interleaved", micro_batch=1) for n in (4, 3)
-    )
-    step = time_step(some, even)
-    assert simplest(some, [Timed(uneven, step), Timed(even, step)]).plan == even
-    less, more = Plan(dp=64, zero=3), Plan(dp=64, zero=1)
-    assert peak_memory(some, less).total < peak_memory(some, more).total
-    assert simplest(some, [Timed(more, step), Timed(less, step)]).plan == less
+LLAMA = job("llama-3-8b")
+WIDE, INSIDE = Plan(tp=16, dp=4, zero=1), Plan(tp=8, dp=8, zero=1)
+MORE, LESS = Plan(dp=64, zero=1), Plan(dp=64, zero=3)  # memory
+
+
+@pytest.mark.parametrize(
+    ("fastest", "taken", "why"),
+    [
+        (WIDE, INSIDE, "its TP stays inside a node"),
+        (interleaved(3), interleaved(4), "all its stages have the same number of layers"),
+        (MORE, LESS, "it leaves 43.6 GB more of the memory free"),
+        (interleaved(8), interleaved(4), "it has 4 chunks on a pipeline rank where the fastest has 8"),
+        (interleaved(4, recompute="selective"), interleaved(4), "it recomputes nothing"),
+    ],
+)
+def test_of_plans_as_fast_with_as_many_dimensions_the_simplest_is_taken_and_why_is_said(fastest, taken, why):
+    """Inside a node, then even stages, then free memory, then few chunks, then nothing computed twice."""
+    step = time_step(LLAMA, taken)
+    assert simplest(LLAMA, [Timed(fastest, step), Timed(taken, step)]).plan == taken
+    assert merit(LLAMA, predict(LLAMA, taken), predict(LLAMA, fastest)) == why
+
+
+def test_for_one_gigabyte_more_that_is_free_no_step_is_one_percent_longer():
+    fastest, roomier = interleaved(4), interleaved(8)
+    assert 0 < peak_memory(LLAMA, fastest).total - peak_memory(LLAMA, roomier).total < 1.1e9
+    timed = [Timed(plan, time_step(LLAMA, plan)) for plan in (fastest, roomier)]
+    assert 1.01 < timed[1].seconds / timed[0].seconds < 1.02
+    assert simplest(LLAMA, timed).plan == fastest
 
 
 # --------------------------------------------------------------------------------------- how sure a choice is
