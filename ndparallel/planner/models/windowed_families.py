@@ -40,6 +40,7 @@ def gemma4_words(config: Config) -> Mapping[str, Any]:
         raise UserError(
             f"{config.key('layer_inputs')} is {width}: a layer's own embeddings are not counted, only 0."
         )
+    config.size("window")  # neither null nor 0: it tells which heads a layer has
     whole = {*windows(config, GEMMA3.full_every, False)["whole_layers"], config.size("layers") - 1}
     own = per_layer_config(config, whole, "sees the whole sequence", ("head_dim", "num_key_value_heads"))
     shares, fewer = config.flag("keys_as_values"), own is config and config.has("whole_kv_heads")
