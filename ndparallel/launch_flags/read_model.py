@@ -17,6 +17,7 @@ from ndparallel.launch_flags.megatron_constants import CLAMP, constants_from
 from ndparallel.launch_flags.shell_words import how_to_set
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.kinds import layers_with
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
@@ -263,11 +264,6 @@ def layer_numbers(flag: str, text: str, layers: int, every_nth: int, from_first:
             f"{how_to_set(text)}."
         )
     return numbers
-
-
-def layers_with(number: int, numbers: list[int]) -> tuple[int, ...]:
-    """The layers that have this number."""
-    return tuple(layer for layer, each in enumerate(numbers) if each == number)
 
 
 def layer_list(text: str) -> list[int]:
