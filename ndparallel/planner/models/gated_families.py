@@ -82,14 +82,7 @@ def laguna_heads(config: Config) -> tuple[int, int]:
 
 LAGUNA = Family(
     "LagunaConfig",
-    {
-        "head_dim": 128,
-        "tied": False,
-        "attention_bias": False,
-        "first_dense": 1,
-        "every": 1,
-        "window": 512,
-    },
+    {"head_dim": 128, "tied": False, "attention_bias": False, "first_dense": 1, "every": 1, "window": 512},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
     full_every=1,
@@ -189,10 +182,7 @@ def beam_words(config: Config) -> Mapping[str, Any]:
     every_sixth = [FULL if layer % 6 == 5 or layer == layers - 1 else SLIDING for layer in range(layers)]
     kinds = layer_types(config) or every_sixth
     whole = layers_with(FULL, kinds)
-    return {
-        "whole_layers": whole,
-        "constants": replace(constants_of(config.entries), unrotated=whole),
-    }
+    return {"whole_layers": whole, "constants": replace(constants_of(config.entries), unrotated=whole)}
 
 
 BEAM = Family(
