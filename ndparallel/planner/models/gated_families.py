@@ -63,10 +63,9 @@ def laguna_gate(config: Config) -> str:
 
 def laguna_heads(config: Config) -> tuple[int, int]:
     """Heads of layers that see the whole sequence, and of layers with a window, which are listed by layer."""
-    listed, layers = config.entries.get("num_attention_heads_per_layer"), config.size("layers")
-    if listed is None:
+    key, layers = "num_attention_heads_per_layer", config.size("layers")
+    if (listed := config.entries.get(key)) is None:
         return config.size("heads"), config.size("heads")
-    key = "num_attention_heads_per_layer"
     if not isinstance(listed, list) or len(listed) != layers:
         raise UserError(f"{key} must be a list of {layers} numbers, not {reprlib.repr(listed)}.")
     heads = [checked_size(number, "heads", key) for number in listed]
@@ -132,10 +131,9 @@ def step3p5_heads(config: Config, windowed: set[int]) -> int:
     own = per_layer_config(config, windowed, "has a window", ("num_attention_heads",))
     if own is not config or config.has("window_heads"):
         return own.size("heads" if own is not config else "window_heads")
-    other = config.entries.get("attention_other_setting") or {}
+    other, key = config.entries.get("attention_other_setting") or {}, "num_attention_heads"
     if not isinstance(other, dict):
         raise UserError(f"attention_other_setting must be an object with keys, not {reprlib.repr(other)}.")
-    key = "num_attention_heads"
     return checked_size(other.get(key, config.size("heads")), "heads", f"attention_other_setting.{key}")
 
 
