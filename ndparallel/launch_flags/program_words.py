@@ -38,8 +38,12 @@ NOT_MODELLED = {  # what is priced in place of what they ask for
 }
 
 
-def shape_of(arguments: Mapping[str, str], model: str | ModelShape | None) -> ModelShape:
+def shape_of(arguments: Mapping[str, str], beside: Beside) -> ModelShape:
     """The model that is given, or that the program's arguments name. Raises UserError for none."""
+    return beside.with_vocab(model_of(arguments, beside.model))
+
+
+def model_of(arguments: Mapping[str, str], model: str | ModelShape | None) -> ModelShape:
     if isinstance(model, ModelShape):
         return model
     named = next((name for name in MODEL if name in arguments), None)

@@ -49,10 +49,10 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
     found = job_of(text, beside.variables, beside.folder)
     settings = Settings(filled(found), frozen("deepspeed")["defaults"] | found.defaults)
     words = {name: read_value(value) for name, value in found.arguments.items()}
-    shape = shape_of(found.arguments, beside.model)
+    shape = shape_of(found.arguments, beside)
     plan = plan_from(settings, words, found.gpus if beside.gpus is None else beside.gpus)
     job = TrainingJob(
-        replace(shape, vocab=beside.vocab) if beside.vocab else shape,
+        shape,
         hardware,
         stack_from(settings, shape),
         sequence_of(words, beside.sequence),
