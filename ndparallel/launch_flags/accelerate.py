@@ -20,7 +20,7 @@ from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import LaunchRule, refuse, refuse_other_software
+from ndparallel.launch_flags.rules import LaunchRule, refuse, refuse_other_software, rule_maker
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
@@ -174,35 +174,32 @@ def refuse_other_states(job: TrainingJob) -> None:
         raise accelerate_lacks("capacity factor", "leave --capacity-factor out")
 
 
+def accelerate_lacks(what: str, instead: str) -> UserError:
+    return UserError(f"Accelerate has no {what}; {instead}.")
+
+
+never = rule_maker(accelerate_lacks)
 RULES = (
-    LaunchRule(
-        lambda job, plan: plan.pp > 1,
-        lambda job, plan: accelerate_lacks("pipeline", "take --pp 1"),
-    ),
-    LaunchRule(
+    never("pipeline", "take --pp 1", lambda job, plan: plan.pp > 1),
+    never(
+        "tensor parallelism that is priced here: each model has its own in transformers",
+        "take --tp 1",
         lambda job, plan: plan.tp > 1,
-        lambda job, plan: accelerate_lacks(
-            "tensor parallelism that is priced here: each model has its own in transformers", "take --tp 1"
-        ),
     ),
-    LaunchRule(
+    never(
+        "expert parallelism that is priced here: each model has its own in transformers",
+        "take --ep 1",
         lambda job, plan: plan.ep > 1,
-        lambda job, plan: accelerate_lacks(
-            "expert parallelism that is priced here: each model has its own in transformers", "take --ep 1"
-        ),
     ),
-    LaunchRule(
+    never(
+        "ZeRO-{plan.zero} that is priced here: without FSDP its layers are cast by torch.autocast",
+        "take --zero 2 or 3",
         lambda job, plan: plan.zero < 2,
-        lambda job, plan: accelerate_lacks(
-            f"ZeRO-{plan.zero} that is priced here: without FSDP its layers are cast by torch.autocast",
-            "take --zero 2 or 3",
-        ),
     ),
-    LaunchRule(
+    never(
+        "{plan.shards} shards with cp={plan.cp}",
+        "take a multiple of {plan.cp}",
         lambda job, plan: (plan.zero == 3) & (plan.shards % plan.cp > 0),
-        lambda job, plan: accelerate_lacks(
-            f"{plan.shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}"
-        ),
     ),
     LaunchRule(
         lambda job, plan: (plan.zero == 3) & (plan.cp > 1) & (plan.shards == plan.cp) & (plan.dp > 1),
@@ -210,21 +207,16 @@ RULES = (
             f"replicas of weights that cp={plan.cp} ranks alone share", f"take --shards {2 * plan.cp} or more"
         ),
     ),
-    LaunchRule(
+    never(
+        "degrees beside fsdp_version 1",
+        "take fsdp_version 2",
         lambda job, plan: (
             job.stack.sharding == "fsdp1" and (plan.cp > 1) | (plan.zero == 3) & (plan.shards > 0)
         ),
-        lambda job, plan: accelerate_lacks("degrees beside fsdp_version 1", "take fsdp_version 2"),
     ),
-    LaunchRule(
+    never(
+        "context parallelism by {job.stack.context_parallel} beside FSDP",
+        "take --context-parallel all-gather or ring",
         lambda job, plan: (plan.cp > 1) & (job.stack.context_parallel not in fields.ACCELERATE_WAYS),
-        lambda job, plan: accelerate_lacks(
-            f"context parallelism by {job.stack.context_parallel} beside FSDP",
-            "take --context-parallel all-gather or ring",
-        ),
     ),
 )
-
-
-def accelerate_lacks(what: str, instead: str) -> UserError:
-    return UserError(f"Accelerate has no {what}; {instead}.")

@@ -27,7 +27,7 @@ from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of, refuse, refuse_other_software
+from ndparallel.launch_flags.rules import is_none_of, refuse, refuse_other_software, rule_maker
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -201,61 +201,60 @@ def refuse_other_states(job: TrainingJob, plan: Plan) -> None:
         raise deepspeed_lacks("capacity factor of AutoEP's experts", "leave --capacity-factor out")
 
 
-RULES = (
-    LaunchRule(
-        lambda job, plan: (plan.pp > 1) & is_none_of(names_in("deepspeed"), plan.schedule),
-        lambda job, plan: deepspeed_lacks(f"schedule {plan.schedule}", "it has 1f1b"),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.pp > 1) & (plan.zero >= 2),
-        lambda job, plan: deepspeed_lacks(f"ZeRO-{plan.zero} in a pipeline", "take --zero 0 or 1"),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.cp > 1) & ((plan.tp > 1) | (plan.pp > 1)),
-        lambda job, plan: deepspeed_lacks(
-            f"Ulysses over cp={plan.cp} beside tp={plan.tp} and pp={plan.pp}", "take --tp 1 --pp 1"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.cp > 1) & (plan.ep > 1) & (plan.zero == 3),
-        lambda job, plan: deepspeed_lacks(
-            f"ZeRO-3 of experts that ep ranks share beside Ulysses over cp={plan.cp}", "take --zero 0, 1 or 2"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.zero == 3),
-        lambda job, plan: deepspeed_lacks(
-            f"ZeRO-3 of experts that ep ranks share with tp={plan.tp}", "take --zero 0, 1 or 2, or --tp 1"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.pp > 1),
-        lambda job, plan: deepspeed_lacks(
-            f"pipeline of experts that ep ranks share with tp={plan.tp}", "take --tp 1"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: "optimizer" in job.offload and (plan.zero == 0),
-        lambda job, plan: deepspeed_lacks("optimizer on the host without ZeRO", "take --zero 1"),
-    ),
-    LaunchRule(
-        lambda job, plan: "optimizer" in job.offload and (plan.ep > 1) & (plan.tp > 1),
-        lambda job, plan: deepspeed_lacks(
-            f"optimizer on the host beside experts that ep ranks share with tp={plan.tp}", "take --tp 1"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",
-        lambda job, plan: deepspeed_lacks(
-            "moments in 8 bits on the host, where its own AdamW runs", "leave one of the two out"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: plan.sends_rows_beside(job.stack),
-        lambda job, plan: deepspeed_lacks("rows beside another microbatch", "leave ep out of --overlap"),
-    ),
-)
-
-
 def deepspeed_lacks(what: str, instead: str) -> UserError:
     return UserError(f"DeepSpeed has no {what}; {instead}.")
+
+
+never = rule_maker(deepspeed_lacks)
+RULES = (
+    never(
+        "schedule {plan.schedule}",
+        "it has 1f1b",
+        lambda job, plan: (plan.pp > 1) & is_none_of(names_in("deepspeed"), plan.schedule),
+    ),
+    never(
+        "ZeRO-{plan.zero} in a pipeline",
+        "take --zero 0 or 1",
+        lambda job, plan: (plan.pp > 1) & (plan.zero >= 2),
+    ),
+    never(
+        "Ulysses over cp={plan.cp} beside tp={plan.tp} and pp={plan.pp}",
+        "take --tp 1 --pp 1",
+        lambda job, plan: (plan.cp > 1) & ((plan.tp > 1) | (plan.pp > 1)),
+    ),
+    never(
+        "ZeRO-3 of experts that ep ranks share beside Ulysses over cp={plan.cp}",
+        "take --zero 0, 1 or 2",
+        lambda job, plan: (plan.cp > 1) & (plan.ep > 1) & (plan.zero == 3),
+    ),
+    never(
+        "ZeRO-3 of experts that ep ranks share with tp={plan.tp}",
+        "take --zero 0, 1 or 2, or --tp 1",
+        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.zero == 3),
+    ),
+    never(
+        "pipeline of experts that ep ranks share with tp={plan.tp}",
+        "take --tp 1",
+        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.pp > 1),
+    ),
+    never(
+        "optimizer on the host without ZeRO",
+        "take --zero 1",
+        lambda job, plan: "optimizer" in job.offload and (plan.zero == 0),
+    ),
+    never(
+        "optimizer on the host beside experts that ep ranks share with tp={plan.tp}",
+        "take --tp 1",
+        lambda job, plan: "optimizer" in job.offload and (plan.ep > 1) & (plan.tp > 1),
+    ),
+    never(
+        "moments in 8 bits on the host, where its own AdamW runs",
+        "leave one of the two out",
+        lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",
+    ),
+    never(
+        "rows beside another microbatch",
+        "leave ep out of --overlap",
+        lambda job, plan: plan.sends_rows_beside(job.stack),
+    ),
+)
