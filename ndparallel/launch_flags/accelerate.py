@@ -15,12 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.quoting import shell_comment
-from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import full_nodes
 from ndparallel.launch_flags.rules import LaunchRule, refuse, refuse_other_software, rule_maker
+from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
@@ -41,34 +39,15 @@ def emit_accelerate(job: TrainingJob, plan: Plan) -> str:
     refuse_other_states(job)
     refuse_other_software(job, "accelerate", STACKS, FREE)
     nodes, _ = full_nodes(job, plan)
-    arguments = " \\\n  ".join(f"--{name} {value}" for name, value in arguments_of(job, plan))
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *map(shell_comment, remarks(job, plan)),
-            ': "${1:?name the program that trains, as in: bash launch.sh train.py}"',
-            f"cat > {FILE} <<'END'",
-            *yaml_lines(in_tables(dict(configuration(job, plan)))),
-            "END",
-            f"accelerate launch --config_file {FILE} \\",
-            *[f"  {ON_NODES} \\"] * (nodes > 1),
-            '  "$@" \\',
-            f"  {arguments}",
-            "",
-        ]
-    )
+    settings = yaml_lines(in_tables(dict(configuration(job, plan))))
+    command = [f"accelerate launch --config_file {FILE}", *[ON_NODES] * (nodes > 1), '"$@"']
+    return wrapping_script(remarks(job, plan), FILE, settings, command, arguments_of(job, plan))
 
 
 def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What a reader of the script wants to know and no key says."""
-    gpus, number = count(int(plan.gpus), "GPU"), count(int(plan.microbatches(job)), "microbatch", "es")
-    yield f"{job.shape.name} on {gpus} ({job.hardware.name}), as planned by ndparallel."
-    yield f"Derived: data-parallel size {plan.dp}, {number} in a step. Keys of {release('accelerate')}."
-    yield (
-        "This script's arguments are the program that trains and its own: the model, sequences of "
-        f"{job.sequence} tokens, data, learning rate, checkpoints."
-    )
-    yield "It takes transformers' TrainingArguments, as a program does that uses its Trainer or TRL's."
+    yield from opening(job, plan, "accelerate")
+    yield from programs_part(job, by_transformers=True)
     if job.half:
         yield "It loads the model in bfloat16, and keeps no weights in float32."
     if plan.cp > 1:

@@ -22,12 +22,10 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.quoting import shell_comment
-from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import full_nodes
 from ndparallel.launch_flags.rules import is_none_of, refuse, refuse_other_software, rule_maker
+from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -49,20 +47,9 @@ def emit_deepspeed(job: TrainingJob, plan: Plan) -> str:
     refuse_other_states(job, plan)
     refuse_other_software(job, "deepspeed", STACKS, free_switches(plan))
     nodes, each = full_nodes(job, plan)
-    arguments = " \\\n  ".join(f"--{name} {value}" for name, value in arguments_of(job, plan))
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *map(shell_comment, remarks(job, plan)),
-            ': "${1:?name the program that trains, as in: bash launch.sh train.py}"',
-            f"cat > {FILE} <<'END'",
-            json.dumps(nested(dict(configuration(job, plan))), indent=2),
-            "END",
-            f'deepspeed --num_nodes {nodes} --num_gpus {each} "$@" \\',
-            f"  {arguments}",
-            "",
-        ]
-    )
+    settings = json.dumps(nested(dict(configuration(job, plan))), indent=2)
+    command = f'deepspeed --num_nodes {nodes} --num_gpus {each} "$@"'
+    return wrapping_script(remarks(job, plan), FILE, [settings], [command], arguments_of(job, plan))
 
 
 def free_switches(plan: Plan) -> tuple[str, ...]:
@@ -77,15 +64,8 @@ def by_transformers(job: TrainingJob, plan: Plan) -> bool:
 
 def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What a reader of the script wants to know and no key says."""
-    gpus, number = count(int(plan.gpus), "GPU"), count(int(plan.microbatches(job)), "microbatch", "es")
-    yield f"{job.shape.name} on {gpus} ({job.hardware.name}), as planned by ndparallel."
-    yield f"Derived: data-parallel size {plan.dp}, {number} in a step. Keys of {release('deepspeed')}."
-    yield (
-        "This script's arguments are the program that trains and its own: the model, sequences of "
-        f"{job.sequence} tokens, data, learning rate, checkpoints."
-    )
-    if by_transformers(job, plan):
-        yield "It takes transformers' TrainingArguments, as a program does that uses its Trainer or TRL's."
+    yield from opening(job, plan, "deepspeed")
+    yield from programs_part(job, by_transformers(job, plan))
     if plan.pp > 1:
         again = f", activation_checkpoint_interval={int(plan.recompute == 'full')}"
         yield f"It builds the pipeline itself: PipelineModule(layers, num_stages={plan.pp}{again})."
