@@ -23,7 +23,6 @@ from ndparallel.launch_flags.invocation import gpus_started, launcher_and_progra
 from ndparallel.launch_flags.program_adapters import adapters_in
 from ndparallel.launch_flags.program_words import (
     RECOMPUTES,
-    of_optimizer,
     sequence_of,
     shape_of,
     what_the_program_leaves,
@@ -117,10 +116,8 @@ def read_accelerate(text: str, hardware: Hardware, beside: Beside = NOTHING) -> 
     job, plan = kept_whole(job, plan)
     checked_size(job.global_batch, "its batch")
     check(job, plan)
-    unsaid = (
-        *of_optimizer(str(words.get("optim") or "adamw")),
-        *what_the_program_leaves(words, job, plan, beside),
-    )
+    optimizer = str(words.get("optim") or "adamw")
+    unsaid = what_the_program_leaves(words, optimizer, job, plan, beside)
     return Reading(job, plan, (*notes_on_settings(settings, job, words), *unsaid))
 
 
