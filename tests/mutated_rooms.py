@@ -128,6 +128,7 @@ ROOMS = {
         [
             "ndparallel/parallel/divisibility.py",
             "ndparallel/planner/legality.py",
+            "ndparallel/planner/model_cuts.py",
             *(
                 f"ndparallel/launch_flags/{name}.py"
                 for name in ("rules", "megatron", "megatron_rules", "torchtitan", "deepspeed")

@@ -35,6 +35,7 @@ FLOORS_OF_ROOM = {
         {"groups", "stages", "plan_name"},
         {"layers"},
         {"step", "memory", "error_bar"},
+        {"model_cuts"},
         {"legality", "state_options"},
         {"lesson_runs", "option_groups"},
         {"prediction", "options"},

@@ -24,7 +24,7 @@ from ndparallel.planner.options import job_from, overlapped, with_defaults
 from ndparallel.planner.plan_name import name_of, plan_option
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.state_options import add_state_options
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import plain_console, print_json, print_paragraphs, prose
 from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import Advice, advise
@@ -83,8 +83,9 @@ def show(advice: Advice, words: str) -> None:
     console.print(prose(" ".join([conclusion(advice), *doubts(advice)]), width))
     console.print(prose(f"{certainty(advice.found)} {HEADROOM_WORDS}", width))
     best = advice.found.best
-    for sentence in [*tighter_sentences(advice.found), *node_sentences(best), *shared_ports_named(best)]:
-        console.print(prose(sentence, width))
+    print_paragraphs(
+        console, [*tighter_sentences(advice.found), *node_sentences(best), *shared_ports_named(best)], width
+    )
     console.print()
     for guide in GUIDES:
         if guide in [branch.guide for branch in advice.branches]:

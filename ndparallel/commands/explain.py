@@ -23,7 +23,7 @@ from ndparallel.planner.prediction import Prediction, prediction_of, workload_of
 from ndparallel.planner.stages import ENDS
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.step import HOST
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import plain_console, print_json, print_paragraphs, prose
 from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
@@ -84,8 +84,7 @@ def show(found: Prediction, passes: dict[str, list[Row]], unit: str, paired: str
         console.print()
     if paired:
         console.print(prose(paired, width))
-    for sentence in [*not_listed(found, unit), *tensor_parallel_across(found)]:
-        console.print(prose(sentence, width))
+    print_paragraphs(console, [*not_listed(found, unit), *tensor_parallel_across(found)], width)
     for sentence in told_shared_ports(found):
         console.print(prose(f"Each collective has its ports to itself here. {sentence}", width))
 

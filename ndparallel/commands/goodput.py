@@ -29,7 +29,7 @@ from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import JOB_DEFAULTS, job_and_plan, plan_options_given, with_defaults
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.state_options import add_state_options
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import plain_console, print_json, print_paragraphs, prose
 from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("by", "interval", "kept", "simulated", "checkpoint", "lost work", "restart")
@@ -230,8 +230,7 @@ def show(cluster: FailureModel, rows: list[dict[str, Any]], said: list[str]) -> 
     console.print(prose(head, width, bold=title), end="\n\n")
     console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
     console.print()
-    for sentence in said:
-        console.print(prose(sentence, width))
+    print_paragraphs(console, said, width)
 
 
 def cells(row: dict[str, Any]) -> list[str]:

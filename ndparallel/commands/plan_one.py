@@ -19,7 +19,7 @@ from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.planner.picture import shown_ranks, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import plain_console, print_json, print_paragraphs, prose
 from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 
@@ -132,10 +132,8 @@ def show(
         console.print(table)
         console.print()
     said = sentences(found, arguments.tokens, arguments.price_per_gpu_hour)
-    for sentence in [*said, *notes]:
-        console.print(prose(sentence, width))
-    for sentence in told_shared_ports(found):
-        console.print(prose(sentence, width))
+    print_paragraphs(console, [*said, *notes], width)
+    print_paragraphs(console, told_shared_ports(found), width)
     if arguments.timeline != "none":
         console.print()
         console.print(Timelines([timeline_of(found)]))

@@ -20,7 +20,7 @@ from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
 from ndparallel.planner.plan_name import known_modules, plan_option
 from ndparallel.planner.prediction import Prediction
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import plain_console, print_json, print_paragraphs, prose
 from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.search import Found, NoPlanFits, search, search_whole_too
@@ -93,8 +93,7 @@ def show(
     console, width = plain_console()
     said = advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour, arguments.top)
     best = found.recommended
-    for sentence in [*said, *node_sentences(best), *shared_ports_named(best)]:
-        console.print(prose(sentence, width))
+    print_paragraphs(console, [*said, *node_sentences(best), *shared_ports_named(best)], width)
     show_changes(console, found.recommended, changed)
     if changed:
         console.print(prose(SEARCHED_ANEW, width))
@@ -117,8 +116,7 @@ def written_by(found: Found) -> str:
 def show_why(why: WhyNot) -> None:
     console, width = plain_console()
     console.print()
-    for sentence in sentences(why):
-        console.print(prose(sentence, width))
+    print_paragraphs(console, sentences(why), width)
     if why.other:
         heads = ("where the time goes", "recommended", "instead", "difference")
         console.print()

@@ -24,7 +24,7 @@ from ndparallel.planner.describe import peak_words, plan_words
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, with_defaults
 from ndparallel.planner.plan_name import name_of
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import plain_console, print_json, print_paragraphs, prose
 from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, scale, scaling_rows
@@ -32,6 +32,12 @@ from ndparallel.search.scaling_svg import scaling_svg
 
 COLUMNS = ("GPUs and their best plan", "batch", "step", "efficiency", "usual", "MFU", "usual", "its plan")
 MOST_SIZES = 32
+SHOWN_ABOVE_ONE = 1.005  # what is not 100% in whole percent
+NOTE = (
+    "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table "
+    "that circulates without model or hardware; its plan is the MFU of that table's degrees on this job, "
+    "with ZeRO-1."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,8 +93,9 @@ def show(curves: Curves) -> None:
     each = [point for points in curves.values() for point in points]
     reasons = [f"Batch {point.global_batch}: {point.why_not}" for point in each if point.why_not]
     above = [sentence for way, points in curves.items() for sentence in above_one(way, points)]
-    for sentence in dict.fromkeys([*reasons, NOTE, *peak_of(each), *rounded(curves["weak"]), *above]):
-        console.print(prose(sentence, width))
+    print_paragraphs(
+        console, dict.fromkeys([*reasons, NOTE, *peak_of(each), *rounded(curves["weak"]), *above]), width
+    )
 
 
 def peak_of(points: list[Point]) -> list[str]:
@@ -126,14 +133,6 @@ def above_one(way: str, points: list[Point]) -> Iterator[str]:
             "simplest of those that predictions cannot tell apart: the fastest has an efficiency of "
             f"{fastest:.1%}."
         )
-
-
-SHOWN_ABOVE_ONE = 1.005  # what is not 100% in whole percent
-NOTE = (
-    "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table "
-    "that circulates without model "
-    "or hardware; its plan is the MFU of that table's degrees on this job, with ZeRO-1."
-)
 
 
 def table_of(points: list[Point], width: int) -> Table:

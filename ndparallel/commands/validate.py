@@ -58,20 +58,24 @@ def run(arguments: argparse.Namespace) -> int:
     with progress() as announce:
         results = validate(counted(runs, announce, lambda run: str(run.get("id", "?"))))
     if arguments.write_errors:
-        entries = [
-            entry(case.name, case.job, case.plan, error, case.source, result.memory_error)
-            for run, result in zip(runs, results)
-            if (error := result.step_error) is not None
-            for case in [express(run)]
-        ]
-        lines = ",\n".join(json.dumps(one) for one in entries)
-        write_atomically(str(ERRORS), f"[\n{lines}\n]\n")
+        write_errors(runs, results)
     elif arguments.json:
         print_json(summary(results) | {"sweeps": sweeps_json(sweeps_of(runs, results))})
     else:
         show(results, arguments.runs or len(families_of(results)) < FEWEST_FAMILIES)
         show_sweeps(sweeps_json(sweeps_of(runs, results)))
     return 0
+
+
+def write_errors(runs: list[dict], results: list[Result]) -> None:
+    entries = [
+        entry(case.name, case.job, case.plan, error, case.source, result.memory_error)
+        for run, result in zip(runs, results)
+        if (error := result.step_error) is not None
+        for case in [express(run)]
+    ]
+    lines = ",\n".join(json.dumps(one) for one in entries)
+    write_atomically(str(ERRORS), f"[\n{lines}\n]\n")
 
 
 def refuse_contradictions(arguments: argparse.Namespace) -> None:

@@ -15,12 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.quoting import shell_comment
-from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import LaunchRule, refuse, refuse_other_software
+from ndparallel.launch_flags.rules import LaunchRule, refuse, refuse_other_software, rule_maker
+from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
@@ -41,34 +39,15 @@ def emit_accelerate(job: TrainingJob, plan: Plan) -> str:
     refuse_other_states(job)
     refuse_other_software(job, "accelerate", STACKS, FREE)
     nodes, _ = full_nodes(job, plan)
-    arguments = " \\\n  ".join(f"--{name} {value}" for name, value in arguments_of(job, plan))
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *map(shell_comment, remarks(job, plan)),
-            ': "${1:?name the program that trains, as in: bash launch.sh train.py}"',
-            f"cat > {FILE} <<'END'",
-            *yaml_lines(in_tables(dict(configuration(job, plan)))),
-            "END",
-            f"accelerate launch --config_file {FILE} \\",
-            *[f"  {ON_NODES} \\"] * (nodes > 1),
-            '  "$@" \\',
-            f"  {arguments}",
-            "",
-        ]
-    )
+    settings = yaml_lines(in_tables(dict(configuration(job, plan))))
+    command = [f"accelerate launch --config_file {FILE}", *[ON_NODES] * (nodes > 1), '"$@"']
+    return wrapping_script(remarks(job, plan), FILE, settings, command, arguments_of(job, plan))
 
 
 def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What a reader of the script wants to know and no key says."""
-    gpus, number = count(int(plan.gpus), "GPU"), count(int(plan.microbatches(job)), "microbatch", "es")
-    yield f"{job.shape.name} on {gpus} ({job.hardware.name}), as planned by ndparallel."
-    yield f"Derived: data-parallel size {plan.dp}, {number} in a step. Keys of {release('accelerate')}."
-    yield (
-        "This script's arguments are the program that trains and its own: the model, sequences of "
-        f"{job.sequence} tokens, data, learning rate, checkpoints."
-    )
-    yield "It takes transformers' TrainingArguments, as a program does that uses its Trainer or TRL's."
+    yield from opening(job, plan, "accelerate")
+    yield from programs_part(job, by_transformers=True)
     if job.half:
         yield "It loads the model in bfloat16, and keeps no weights in float32."
     if plan.cp > 1:
@@ -174,35 +153,32 @@ def refuse_other_states(job: TrainingJob) -> None:
         raise accelerate_lacks("capacity factor", "leave --capacity-factor out")
 
 
+def accelerate_lacks(what: str, instead: str) -> UserError:
+    return UserError(f"Accelerate has no {what}; {instead}.")
+
+
+never = rule_maker(accelerate_lacks)
 RULES = (
-    LaunchRule(
-        lambda job, plan: plan.pp > 1,
-        lambda job, plan: accelerate_lacks("pipeline", "take --pp 1"),
-    ),
-    LaunchRule(
+    never("pipeline", "take --pp 1", lambda job, plan: plan.pp > 1),
+    never(
+        "tensor parallelism that is priced here: each model has its own in transformers",
+        "take --tp 1",
         lambda job, plan: plan.tp > 1,
-        lambda job, plan: accelerate_lacks(
-            "tensor parallelism that is priced here: each model has its own in transformers", "take --tp 1"
-        ),
     ),
-    LaunchRule(
+    never(
+        "expert parallelism that is priced here: each model has its own in transformers",
+        "take --ep 1",
         lambda job, plan: plan.ep > 1,
-        lambda job, plan: accelerate_lacks(
-            "expert parallelism that is priced here: each model has its own in transformers", "take --ep 1"
-        ),
     ),
-    LaunchRule(
+    never(
+        "ZeRO-{plan.zero} that is priced here: without FSDP its layers are cast by torch.autocast",
+        "take --zero 2 or 3",
         lambda job, plan: plan.zero < 2,
-        lambda job, plan: accelerate_lacks(
-            f"ZeRO-{plan.zero} that is priced here: without FSDP its layers are cast by torch.autocast",
-            "take --zero 2 or 3",
-        ),
     ),
-    LaunchRule(
+    never(
+        "{plan.shards} shards with cp={plan.cp}",
+        "take a multiple of {plan.cp}",
         lambda job, plan: (plan.zero == 3) & (plan.shards % plan.cp > 0),
-        lambda job, plan: accelerate_lacks(
-            f"{plan.shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}"
-        ),
     ),
     LaunchRule(
         lambda job, plan: (plan.zero == 3) & (plan.cp > 1) & (plan.shards == plan.cp) & (plan.dp > 1),
@@ -210,21 +186,16 @@ RULES = (
             f"replicas of weights that cp={plan.cp} ranks alone share", f"take --shards {2 * plan.cp} or more"
         ),
     ),
-    LaunchRule(
+    never(
+        "degrees beside fsdp_version 1",
+        "take fsdp_version 2",
         lambda job, plan: (
             job.stack.sharding == "fsdp1" and (plan.cp > 1) | (plan.zero == 3) & (plan.shards > 0)
         ),
-        lambda job, plan: accelerate_lacks("degrees beside fsdp_version 1", "take fsdp_version 2"),
     ),
-    LaunchRule(
+    never(
+        "context parallelism by {job.stack.context_parallel} beside FSDP",
+        "take --context-parallel all-gather or ring",
         lambda job, plan: (plan.cp > 1) & (job.stack.context_parallel not in fields.ACCELERATE_WAYS),
-        lambda job, plan: accelerate_lacks(
-            f"context parallelism by {job.stack.context_parallel} beside FSDP",
-            "take --context-parallel all-gather or ring",
-        ),
     ),
 )
-
-
-def accelerate_lacks(what: str, instead: str) -> UserError:
-    return UserError(f"Accelerate has no {what}; {instead}.")

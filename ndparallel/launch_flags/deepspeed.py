@@ -22,12 +22,10 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.quoting import shell_comment
-from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of, refuse, refuse_other_software
+from ndparallel.launch_flags.rules import is_none_of, refuse, refuse_other_software, rule_maker
+from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -49,20 +47,9 @@ def emit_deepspeed(job: TrainingJob, plan: Plan) -> str:
     refuse_other_states(job, plan)
     refuse_other_software(job, "deepspeed", STACKS, free_switches(plan))
     nodes, each = full_nodes(job, plan)
-    arguments = " \\\n  ".join(f"--{name} {value}" for name, value in arguments_of(job, plan))
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *map(shell_comment, remarks(job, plan)),
-            ': "${1:?name the program that trains, as in: bash launch.sh train.py}"',
-            f"cat > {FILE} <<'END'",
-            json.dumps(nested(dict(configuration(job, plan))), indent=2),
-            "END",
-            f'deepspeed --num_nodes {nodes} --num_gpus {each} "$@" \\',
-            f"  {arguments}",
-            "",
-        ]
-    )
+    settings = json.dumps(nested(dict(configuration(job, plan))), indent=2)
+    command = f'deepspeed --num_nodes {nodes} --num_gpus {each} "$@"'
+    return wrapping_script(remarks(job, plan), FILE, [settings], [command], arguments_of(job, plan))
 
 
 def free_switches(plan: Plan) -> tuple[str, ...]:
@@ -77,15 +64,8 @@ def by_transformers(job: TrainingJob, plan: Plan) -> bool:
 
 def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What a reader of the script wants to know and no key says."""
-    gpus, number = count(int(plan.gpus), "GPU"), count(int(plan.microbatches(job)), "microbatch", "es")
-    yield f"{job.shape.name} on {gpus} ({job.hardware.name}), as planned by ndparallel."
-    yield f"Derived: data-parallel size {plan.dp}, {number} in a step. Keys of {release('deepspeed')}."
-    yield (
-        "This script's arguments are the program that trains and its own: the model, sequences of "
-        f"{job.sequence} tokens, data, learning rate, checkpoints."
-    )
-    if by_transformers(job, plan):
-        yield "It takes transformers' TrainingArguments, as a program does that uses its Trainer or TRL's."
+    yield from opening(job, plan, "deepspeed")
+    yield from programs_part(job, by_transformers(job, plan))
     if plan.pp > 1:
         again = f", activation_checkpoint_interval={int(plan.recompute == 'full')}"
         yield f"It builds the pipeline itself: PipelineModule(layers, num_stages={plan.pp}{again})."
@@ -201,61 +181,60 @@ def refuse_other_states(job: TrainingJob, plan: Plan) -> None:
         raise deepspeed_lacks("capacity factor of AutoEP's experts", "leave --capacity-factor out")
 
 
-RULES = (
-    LaunchRule(
-        lambda job, plan: (plan.pp > 1) & is_none_of(names_in("deepspeed"), plan.schedule),
-        lambda job, plan: deepspeed_lacks(f"schedule {plan.schedule}", "it has 1f1b"),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.pp > 1) & (plan.zero >= 2),
-        lambda job, plan: deepspeed_lacks(f"ZeRO-{plan.zero} in a pipeline", "take --zero 0 or 1"),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.cp > 1) & ((plan.tp > 1) | (plan.pp > 1)),
-        lambda job, plan: deepspeed_lacks(
-            f"Ulysses over cp={plan.cp} beside tp={plan.tp} and pp={plan.pp}", "take --tp 1 --pp 1"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.cp > 1) & (plan.ep > 1) & (plan.zero == 3),
-        lambda job, plan: deepspeed_lacks(
-            f"ZeRO-3 of experts that ep ranks share beside Ulysses over cp={plan.cp}", "take --zero 0, 1 or 2"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.zero == 3),
-        lambda job, plan: deepspeed_lacks(
-            f"ZeRO-3 of experts that ep ranks share with tp={plan.tp}", "take --zero 0, 1 or 2, or --tp 1"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.pp > 1),
-        lambda job, plan: deepspeed_lacks(
-            f"pipeline of experts that ep ranks share with tp={plan.tp}", "take --tp 1"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: "optimizer" in job.offload and (plan.zero == 0),
-        lambda job, plan: deepspeed_lacks("optimizer on the host without ZeRO", "take --zero 1"),
-    ),
-    LaunchRule(
-        lambda job, plan: "optimizer" in job.offload and (plan.ep > 1) & (plan.tp > 1),
-        lambda job, plan: deepspeed_lacks(
-            f"optimizer on the host beside experts that ep ranks share with tp={plan.tp}", "take --tp 1"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",
-        lambda job, plan: deepspeed_lacks(
-            "moments in 8 bits on the host, where its own AdamW runs", "leave one of the two out"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: plan.sends_rows_beside(job.stack),
-        lambda job, plan: deepspeed_lacks("rows beside another microbatch", "leave ep out of --overlap"),
-    ),
-)
-
-
 def deepspeed_lacks(what: str, instead: str) -> UserError:
     return UserError(f"DeepSpeed has no {what}; {instead}.")
+
+
+never = rule_maker(deepspeed_lacks)
+RULES = (
+    never(
+        "schedule {plan.schedule}",
+        "it has 1f1b",
+        lambda job, plan: (plan.pp > 1) & is_none_of(names_in("deepspeed"), plan.schedule),
+    ),
+    never(
+        "ZeRO-{plan.zero} in a pipeline",
+        "take --zero 0 or 1",
+        lambda job, plan: (plan.pp > 1) & (plan.zero >= 2),
+    ),
+    never(
+        "Ulysses over cp={plan.cp} beside tp={plan.tp} and pp={plan.pp}",
+        "take --tp 1 --pp 1",
+        lambda job, plan: (plan.cp > 1) & ((plan.tp > 1) | (plan.pp > 1)),
+    ),
+    never(
+        "ZeRO-3 of experts that ep ranks share beside Ulysses over cp={plan.cp}",
+        "take --zero 0, 1 or 2",
+        lambda job, plan: (plan.cp > 1) & (plan.ep > 1) & (plan.zero == 3),
+    ),
+    never(
+        "ZeRO-3 of experts that ep ranks share with tp={plan.tp}",
+        "take --zero 0, 1 or 2, or --tp 1",
+        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.zero == 3),
+    ),
+    never(
+        "pipeline of experts that ep ranks share with tp={plan.tp}",
+        "take --tp 1",
+        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.pp > 1),
+    ),
+    never(
+        "optimizer on the host without ZeRO",
+        "take --zero 1",
+        lambda job, plan: "optimizer" in job.offload and (plan.zero == 0),
+    ),
+    never(
+        "optimizer on the host beside experts that ep ranks share with tp={plan.tp}",
+        "take --tp 1",
+        lambda job, plan: "optimizer" in job.offload and (plan.ep > 1) & (plan.tp > 1),
+    ),
+    never(
+        "moments in 8 bits on the host, where its own AdamW runs",
+        "leave one of the two out",
+        lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",
+    ),
+    never(
+        "rows beside another microbatch",
+        "leave ep out of --overlap",
+        lambda job, plan: plan.sends_rows_beside(job.stack),
+    ),
+)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import frozen
-from ndparallel.launch_flags.settings import Settings, unknown_keys
+from ndparallel.launch_flags.settings import Settings, notes_on_keys
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.memory.deepspeed import smallest_weight
 
@@ -65,11 +65,8 @@ PARTS = {  # tables of which none is there, or none of their switches is on
 def notes_on_settings(settings: Settings, job: TrainingJob, by: str) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
     names = frozen("deepspeed")["keys"]
-    if lacking := unknown_keys("deepspeed", [key for key in settings.given if not is_known(key, names)]):
-        yield lacking
-    for key, (modelled, instead) in NOT_MODELLED.items():
-        if (value := settings.given.get(key, modelled[0])) not in modelled:
-            yield f"{key} = {brief(value)} is not modelled: {instead}."
+    lacking = [key for key in settings.given if not is_known(key, names)]
+    yield from notes_on_keys("deepspeed", settings.given, lacking, NOT_MODELLED)
     for part, instead in PARTS.items():
         own = [key for key in settings.given if key.startswith(f"{part}.")]
         switches = [settings.given[key] for key in own if key.endswith(".enabled")]

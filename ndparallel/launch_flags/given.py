@@ -70,6 +70,11 @@ class GivenFlags:
             raise UserError(f"{flag} must be a whole number, not {text[:60]!r}{how_to_set(text)}.")
         return int(text)
 
+    def number_or(self, flag: str, missing: int) -> int:
+        """A whole number from 0 on; `missing` where it is missing, which needs no word. Raises UserError
+        where it is no number."""
+        return self.number(flag) if self.has(flag) else missing
+
     def fraction(self, flag: str) -> float:
         """A number that is there. Raises UserError where it is none."""
         text = self.text(flag) or ""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
-from ndparallel.base.words import count, listed
+from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron_constants import constant_remarks
@@ -26,6 +26,7 @@ from ndparallel.launch_flags.megatron_rules import (
 )
 from ndparallel.launch_flags.nodes import torchrun_nodes
 from ndparallel.launch_flags.rules import refuse
+from ndparallel.launch_flags.script_text import opening
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
@@ -36,25 +37,9 @@ from ndparallel.planner.stack import Stack
 from ndparallel.planner.stages import padded_vocab, split_of
 
 FREE = (  # of a software stack: what flags choose
-    *(
-        "name",
-        "attention",
-        "dropout",
-        "accumulates",
-        "vocabulary_multiple",
-        "gradient_bytes",
-        "scales_gradients",
-        "cast_weights",
-        "dispatcher",
-        "expert_tp",
-        "fused_permutation",
-        "fused_router",
-        "sequence_parallel",
-        "selective",
-        "context_parallel",
-        "hides_dispatch",
-        "graphs",
-    ),
+    *("name", "attention", "dropout", "accumulates", "vocabulary_multiple", "gradient_bytes"),
+    *("scales_gradients", "cast_weights", "dispatcher", "expert_tp", "fused_permutation", "fused_router"),
+    *("sequence_parallel", "selective", "context_parallel", "hides_dispatch", "graphs"),
     *("tp_overlap", "dp_overlap", "prefetch", "gathers_first", "cp_overlap", "pp_overlap"),
 )
 ELSEWHERE = "data, tokenizer, learning rate, number of steps, checkpoints"
@@ -83,12 +68,7 @@ def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What a reader of the script wants to know and no flag says."""
-    gpus, number = count(int(plan.gpus), "GPU"), int(plan.microbatches(job))
-    yield f"{job.shape.name} on {gpus} ({job.hardware.name}), as planned by ndparallel."
-    yield (
-        f"Derived: data-parallel size {plan.dp}, {number} microbatch{'es' * (number != 1)} in a step. "
-        f"Flags of {release('megatron')}."
-    )
+    yield from opening(job, plan, "megatron", "Flags")
     padded = padded_vocab(job.shape, job.stack, plan.tp)
     if padded != job.shape.vocab:
         yield f"It pads the vocabulary of {job.shape.vocab} to {padded}, as the plan does."

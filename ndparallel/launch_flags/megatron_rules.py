@@ -5,15 +5,12 @@ Idea   Its own checks, as rules: validate_args in megatron/training/arguments.py
 Limit  Versions of PyTorch and Transformer Engine are taken to be new enough.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of
+from ndparallel.launch_flags.rules import Condition, LaunchRule, is_none_of, rule_maker
 from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
@@ -49,11 +46,10 @@ def no_flags_for(what: str, instead: str = "") -> UserError:
     return UserError(f"{release('megatron')} has no flags for {what}{f': {instead}' if instead else ''}.")
 
 
-def never(what: str, instead: str, breaks: Callable[[TrainingJob, Plan], Any]) -> LaunchRule:
-    return LaunchRule(breaks, lambda job, plan: no_flags_for(what, instead))
+never = rule_maker(no_flags_for)
 
 
-def never_beside(what: str, instead: str, breaks: Callable[[TrainingJob, Plan], Any]) -> LaunchRule:
+def never_beside(what: str, instead: str, breaks: Condition) -> LaunchRule:
     return never(
         f"rows beside another microbatch's compute {what}",
         instead,
@@ -194,17 +190,15 @@ RULES = (
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & is_none_of(names_in("megatron"), plan.schedule), schedules_it_has
     ),
-    LaunchRule(
+    never(
+        "several chunks on two pipeline ranks without overlap of their messages",
+        "add pp to --overlap",
         lambda job, plan: not job.stack.pp_overlap and (plan.chunks > 1) & (plan.pp == 2),
-        lambda job, plan: no_flags_for(
-            "several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap"
-        ),
     ),
-    LaunchRule(
+    never(
+        "experts with tp={plan.tp} and without sequence parallelism",
+        "add --sequence-parallel",
         lambda job, plan: job.shape.experts and unsharded(plan),
-        lambda job, plan: no_flags_for(
-            f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel"
-        ),
     ),
     LaunchRule(
         lambda job, plan: recomputes(job, plan, "half"),
@@ -212,19 +206,20 @@ RULES = (
             "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
         ),
     ),
-    LaunchRule(
+    never(
+        "tensor parallelism without any overlap",
+        "add tp to --overlap",
         lambda job, plan: job.stack.tp_overlap == "none" and plan.tp > 1,
-        lambda job, plan: no_flags_for("tensor parallelism without any overlap", "add tp to --overlap"),
     ),
-    LaunchRule(
+    never(
+        "tp in parts beside matmuls without sequence parallelism",
+        "add --sequence-parallel",
         lambda job, plan: job.stack.tp_overlap == "all" and unsharded(plan),
-        lambda job, plan: no_flags_for(
-            "tp in parts beside matmuls without sequence parallelism", "add --sequence-parallel"
-        ),
     ),
-    LaunchRule(
+    never(
+        "context parallelism without overlap",
+        "add cp to --overlap",
         lambda job, plan: not job.stack.cp_overlap and plan.cp > 1,
-        lambda job, plan: no_flags_for("context parallelism without overlap", "add cp to --overlap"),
     ),
     *RECOMPUTED,
     *PAIRED,

@@ -38,8 +38,12 @@ NOT_MODELLED = {  # what is priced in place of what they ask for
 }
 
 
-def shape_of(arguments: Mapping[str, str], model: str | ModelShape | None) -> ModelShape:
+def shape_of(arguments: Mapping[str, str], beside: Beside) -> ModelShape:
     """The model that is given, or that the program's arguments name. Raises UserError for none."""
+    return beside.with_vocab(model_of(arguments, beside.model))
+
+
+def model_of(arguments: Mapping[str, str], model: str | ModelShape | None) -> ModelShape:
     if isinstance(model, ModelShape):
         return model
     named = next((name for name in MODEL if name in arguments), None)
@@ -58,9 +62,12 @@ def sequence_of(words: Configuration, given: int | None) -> int:
 
 
 def what_the_program_leaves(
-    words: Configuration, job: TrainingJob, plan: Plan, beside: Beside
+    words: Configuration, optimizer: str, job: TrainingJob, plan: Plan, beside: Beside
 ) -> Iterator[str]:
-    """Sentences about what its arguments do not say, or say and is not read."""
+    """Sentences about what its arguments do not say, or say and is not read; of other optimizers than Adam,
+    and of one whose gradients travel in 1 bit."""
+    if not ADAM.fullmatch(optimizer):
+        yield f"Optimizer {brief(optimizer)} is not modelled: it is priced as AdamW."
     if (switch := switch_of(words)) and not beside.adapters:
         unread = f"--{switch} of the program is not read: give --lora or --qlora, with the rank."
         yield from note_on_matrices(words) if job.adapters else [unread]
@@ -74,9 +81,3 @@ def what_the_program_leaves(
             f"No argument says --{RECOMPUTES[0]}: nothing is computed again. TRL, LLaMA-Factory and "
             f"ms-swift do by default (--set {RECOMPUTES[0]}=true)."
         )
-
-
-def of_optimizer(kind: str) -> Iterator[str]:
-    """A sentence on another optimizer than Adam, or on one whose gradients travel in 1 bit."""
-    if not ADAM.fullmatch(kind):
-        yield f"Optimizer {brief(kind)} is not modelled: it is priced as AdamW."

@@ -23,7 +23,6 @@ from ndparallel.launch_flags.invocation import gpus_started, launcher_and_progra
 from ndparallel.launch_flags.program_adapters import adapters_in
 from ndparallel.launch_flags.program_words import (
     RECOMPUTES,
-    of_optimizer,
     sequence_of,
     shape_of,
     what_the_program_leaves,
@@ -38,7 +37,7 @@ from ndparallel.launch_flags.programs import (
     without_documents,
 )
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
-from ndparallel.launch_flags.settings import Configuration, Settings, read_value, unknown_keys
+from ndparallel.launch_flags.settings import Configuration, Settings, notes_on_keys, read_value
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.sizes import checked_size
@@ -103,9 +102,9 @@ def read_accelerate(text: str, hardware: Hardware, beside: Beside = NOTHING) -> 
     words = {name: read_value(value) for name, value in found.arguments.items()}
     gpus = settings.number("num_processes", 0) if beside.gpus is None else beside.gpus
     plan = plan_from(settings, words, hardware, gpus)
-    shape, steps = shape_of(found.arguments, beside.model), number_of(words, STEPS, 1)
+    shape, steps = shape_of(found.arguments, beside), number_of(words, STEPS, 1)
     job = TrainingJob(
-        replace(shape, vocab=beside.vocab) if beside.vocab else shape,
+        shape,
         hardware,
         stack_from(settings, plan),
         sequence_of(words, beside.sequence),
@@ -117,10 +116,8 @@ def read_accelerate(text: str, hardware: Hardware, beside: Beside = NOTHING) -> 
     job, plan = kept_whole(job, plan)
     checked_size(job.global_batch, "its batch")
     check(job, plan)
-    unsaid = (
-        *of_optimizer(str(words.get("optim") or "adamw")),
-        *what_the_program_leaves(words, job, plan, beside),
-    )
+    optimizer = str(words.get("optim") or "adamw")
+    unsaid = what_the_program_leaves(words, optimizer, job, plan, beside)
     return Reading(job, plan, (*notes_on_settings(settings, job, words), *unsaid))
 
 
@@ -297,11 +294,8 @@ def stack_from(settings: Settings, plan: Plan) -> Stack:
 def notes_on_settings(settings: Settings, job: TrainingJob, words: Configuration) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
     known = frozen("accelerate")["keys"]
-    if lacking := unknown_keys("accelerate", [name for name in settings.given if name not in known]):
-        yield lacking
-    for key, (modelled, instead) in NOT_MODELLED.items():
-        if (value := settings.given.get(key, modelled[0])) not in modelled:
-            yield f"{key} = {brief(value)} is not modelled: {instead}."
+    lacking = [name for name in settings.given if name not in known]
+    yield from notes_on_keys("accelerate", settings.given, lacking, NOT_MODELLED)
     if settings.text("mixed_precision") == "fp16":
         yield "mixed_precision fp16 is priced as bf16."
     if job.half:

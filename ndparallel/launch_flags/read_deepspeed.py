@@ -20,7 +20,6 @@ from ndparallel.launch_flags.frozen import frozen, release
 from ndparallel.launch_flags.program_adapters import adapters_in
 from ndparallel.launch_flags.program_words import (
     RECOMPUTES,
-    of_optimizer,
     sequence_of,
     shape_of,
     what_the_program_leaves,
@@ -49,25 +48,23 @@ def read_deepspeed(text: str, hardware: Hardware, beside: Beside = NOTHING) -> R
     found = job_of(text, beside.variables, beside.folder)
     settings = Settings(filled(found), frozen("deepspeed")["defaults"] | found.defaults)
     words = {name: read_value(value) for name, value in found.arguments.items()}
-    shape = shape_of(found.arguments, beside.model)
+    shape = shape_of(found.arguments, beside)
     plan = plan_from(settings, words, found.gpus if beside.gpus is None else beside.gpus)
+    optimizer = optimizer_of(settings, words)
     job = TrainingJob(
-        replace(shape, vocab=beside.vocab) if beside.vocab else shape,
+        shape,
         hardware,
         stack_from(settings, shape),
         sequence_of(words, beside.sequence),
         plan.dp * plan.micro_batch * accumulation(settings, plan),
-        moments="8bit" if "8bit" in optimizer_of(settings, words) else "fp32",
+        moments="8bit" if "8bit" in optimizer else "fp32",
         offload=offloaded(settings),
         adapters=beside.adapters or adapters_in(words),
     )
     checked_size(job.global_batch, "its batch")
     check(job, plan)
     by = f"{release('deepspeed')}{' under Accelerate' if found.defaults else ''}"
-    unsaid = (
-        *of_optimizer(optimizer_of(settings, words)),
-        *what_the_program_leaves(words, job, plan, beside),
-    )
+    unsaid = what_the_program_leaves(words, optimizer, job, plan, beside)
     return Reading(job, plan, (*notes_on_settings(settings, job, by), *unsaid))
 
 

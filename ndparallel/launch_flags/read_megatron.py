@@ -231,7 +231,7 @@ def vocabulary_multiple_from(flags: GivenFlags, base: Stack) -> int:
     if flags.has("--padded-vocab-size"):
         flags.heed(fields.MULTIPLE)
         return 1
-    return max(1, flags.number(fields.MULTIPLE)) if flags.has(fields.MULTIPLE) else base.vocabulary_multiple
+    return max(1, flags.number_or(fields.MULTIPLE, base.vocabulary_multiple))
 
 
 def gradient_bytes_from(flags: GivenFlags) -> int:

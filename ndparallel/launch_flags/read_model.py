@@ -17,6 +17,7 @@ from ndparallel.launch_flags.megatron_constants import CLAMP, constants_from
 from ndparallel.launch_flags.shell_words import how_to_set
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.kinds import layers_with
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
@@ -75,7 +76,7 @@ def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
         sinks=flags.word("--softmax-type", "vanilla", SOFTMAXES),
         window=window_from(flags),
         whole_layers=whole_layers_from(flags, layers),
-        prediction_layers=flags.number(fields.PREDICTION) if flags.has(fields.PREDICTION) else 0,
+        prediction_layers=flags.number_or(fields.PREDICTION, 0),
         tied_embeddings=not flags.has("--untie-embeddings-and-output-weights"),
         latent=latent,
         linear=linear_from(flags, layers),
@@ -198,9 +199,7 @@ def whole_layers_from(flags: GivenFlags, layers: int) -> tuple[int, ...]:
 def latent_from(flags: GivenFlags) -> LatentAttention:
     flags.heed("--qk-layernorm", fields.HEAD_DIM)
     sizes = {name: flags.number(flag, LATENT_DEFAULTS[name]) for name, flag in fields.LATENT_SIZES.items()}
-    return LatentAttention(
-        query_rank=flags.number("--q-lora-rank") if flags.has("--q-lora-rank") else 0, **sizes
-    )
+    return LatentAttention(query_rank=flags.number_or("--q-lora-rank", 0), **sizes)
 
 
 def linear_from(flags: GivenFlags, layers: int) -> GatedDeltaNet | None:
@@ -221,13 +220,9 @@ def linear_from(flags: GivenFlags, layers: int) -> GatedDeltaNet | None:
 def experts_from(flags: GivenFlags, layers: int, ffn: int, biased: bool) -> Experts | None:
     """Experts are as wide as the dense MLP where --moe-ffn-hidden-size is not given, and top-2. Where their
     matrices are `biased` the router's is too."""
-    if not flags.has("--num-experts") or (number := flags.number("--num-experts")) < 2:
+    if (number := flags.number_or("--num-experts", 0)) < 2:
         return None  # of one expert, Megatron-DeepSpeed's dense layers, a router has nothing to choose
-    shared = (
-        flags.number("--moe-shared-expert-intermediate-size")
-        if flags.has("--moe-shared-expert-intermediate-size")
-        else 0
-    )
+    shared = flags.number_or("--moe-shared-expert-intermediate-size", 0)
     flags.heed("--moe-grouped-gemm", "--moe-router-score-function", fields.EXPERT_TP)
     return Experts(
         number,
@@ -238,7 +233,7 @@ def experts_from(flags: GivenFlags, layers: int, ffn: int, biased: bool) -> Expe
         shared_gate=flags.has("--moe-shared-expert-gate"),
         router_bias=flags.has("--moe-router-enable-expert-bias") or biased,
         own_norms=False,
-        **{name: flags.number(flag) for name, flag in fields.EXPERT_GROUPS.items() if flags.has(flag)},
+        **{name: flags.number_or(flag, 1) for name, flag in fields.EXPERT_GROUPS.items()},
         dense_layers=dense_layers_from(flags, layers),
     )
 
@@ -263,11 +258,6 @@ def layer_numbers(flag: str, text: str, layers: int, every_nth: int, from_first:
             f"{how_to_set(text)}."
         )
     return numbers
-
-
-def layers_with(number: int, numbers: list[int]) -> tuple[int, ...]:
-    """The layers that have this number."""
-    return tuple(layer for layer, each in enumerate(numbers) if each == number)
 
 
 def layer_list(text: str) -> list[int]:

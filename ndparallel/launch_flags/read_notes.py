@@ -88,7 +88,7 @@ def beyond(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
 def beyond_groups(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Say which groups of microbatches are taken in place of others that are not modelled."""
     there = flags.has(fields.GROUP)
-    stated, group = flags.number(fields.GROUP) if there else plan.pp, group_of(job, plan)
+    stated, group = flags.number_or(fields.GROUP, plan.pp), group_of(job, plan)
     if group not in (0, stated):
         given = f"{stated} is not modelled" if there else f"is {stated} where it is not given"
         number = plan.microbatches(job)

@@ -25,9 +25,7 @@ LONGEST_LAYOUT = 20_000  # letters
 
 def plan_from(flags: GivenFlags, shape: ModelShape, gpus: int) -> Plan:
     degrees = {
-        name: flags.number(flag) if flags.has(flag) else 1
-        for name, flag in fields.DEGREES.items()
-        if name != "micro_batch"
+        name: flags.number_or(flag, 1) for name, flag in fields.DEGREES.items() if name != "micro_batch"
     }
     tp, pp, cp = degrees["tp"], degrees["pp"], degrees["cp"]
     if min(gpus, *degrees.values()) < 1 or gpus % (tp * pp * cp):
@@ -72,11 +70,11 @@ def chunks_from(flags: GivenFlags, shape: ModelShape, pp: int) -> int:
             f"{counted} layers do not divide by pp={pp} pipeline ranks; nearest: "
             f"{near_divisors(counted, pp)}."
         )
-    if each := flags.number(ways[2]) if flags.has(ways[2]) else 0:
+    if each := flags.number_or(ways[2], 0):
         if counted // pp % each:
             raise UserError(f"{ways[2]} {each} does not divide a pipeline rank's {counted // pp} layers.")
         return counted // pp // each
-    return max(1, flags.number(fields.CHUNKS)) if flags.has(fields.CHUNKS) else 1
+    return max(1, flags.number_or(fields.CHUNKS, 1))
 
 
 def stages_of(layout: str) -> list[int]:
@@ -155,7 +153,7 @@ def zero_from(flags: GivenFlags) -> int:
 
 
 def shards_from(flags: GivenFlags, ranks: int) -> int:
-    replicas = max(1, flags.number(fields.REPLICAS)) if flags.has(fields.REPLICAS) else 1
+    replicas = max(1, flags.number_or(fields.REPLICAS, 1))
     if ranks % replicas:
         raise UserError(
             f"{fields.REPLICAS} {replicas} does not divide dp*cp = {ranks}; nearest: "
@@ -187,7 +185,7 @@ def recompute_layers_from(flags: GivenFlags) -> int:
     """Return how many layers of a stage are recomputed, 0 for all. Raises UserError where Megatron does not
     say either."""
     method = flags.word("--recompute-method", "uniform", {"uniform": "uniform", "block": "block"})
-    layers = flags.number("--recompute-num-layers") if flags.has("--recompute-num-layers") else 0
+    layers = flags.number_or("--recompute-num-layers", 0)
     if flags.text("--recompute-granularity") != "full":
         return 0
     if not (flags.has("--recompute-method") and layers):

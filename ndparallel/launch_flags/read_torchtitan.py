@@ -19,7 +19,7 @@ from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.invocation import gpus_started, scheduled
 from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, plan_from
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
-from ndparallel.launch_flags.settings import Configuration, unknown_keys
+from ndparallel.launch_flags.settings import Configuration, notes_on_keys
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.shell_script import Script
 from ndparallel.launch_flags.torchtitan_models import MODELS
@@ -70,8 +70,7 @@ def read_torchtitan(text: str, hardware: Hardware, beside: Beside = NOTHING) -> 
     """
     given, launched = settings_of(text, beside.variables, beside.name, beside.folder)
     settings = TorchtitanSettings(renamed(given))
-    shape = shape_of(settings)
-    shape = replace(shape, vocab=beside.vocab) if beside.vocab else shape
+    shape = beside.with_vocab(shape_of(settings))
     plan = plan_from(settings, shape, launched if beside.gpus is None else beside.gpus)
     job = job_from(settings, shape, hardware, plan)
     check(job, plan)
@@ -175,11 +174,7 @@ def dtype_from(settings: TorchtitanSettings, shape: ModelShape) -> str:
 
 def notes(settings: TorchtitanSettings, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
-    if lacking := unknown_keys("torchtitan", lacking_keys(settings.given)):
-        yield lacking
-    for key, (modelled, instead) in NOT_MODELLED.items():
-        if (value := settings.given.get(key, modelled[0])) not in modelled:
-            yield f"{key} = {brief(value)} is not modelled: {instead}."
+    yield from notes_on_keys("torchtitan", settings.given, lacking_keys(settings.given), NOT_MODELLED)
     yield from notes_on_layers(settings, job, plan)
     yield from notes_on_the_step(settings, job, plan)
     assumed = {key: value for key, value in settings.assumed.items() if not key.startswith("model.")}

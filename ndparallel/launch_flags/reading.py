@@ -1,7 +1,7 @@
 """What reading a launch script takes, and gives."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndparallel.planner.adapters import Adapters
@@ -23,6 +23,10 @@ class Beside:
     variables: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     folder: Path | None = None
+
+    def with_vocab(self, shape: ModelShape) -> ModelShape:
+        """The model with the vocabulary that is given."""
+        return replace(shape, vocab=self.vocab) if self.vocab else shape
 
 
 NOTHING = Beside()

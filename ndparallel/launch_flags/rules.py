@@ -17,14 +17,29 @@ from ndparallel.launch_flags.frozen import frozen, release
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import find_stack
 
+Condition = Callable[[TrainingJob, Plan], Any]
+
 
 @dataclass(frozen=True)
 class LaunchRule:
     """One thing that a framework cannot run. `breaks` takes plans whose fields are arrays, all but the
     schedule and its chunks: fields are joined by & and |; `and` may stand behind what is the job's alone."""
 
-    breaks: Callable[[TrainingJob, Plan], Any]
+    breaks: Condition
     refusal: Callable[[TrainingJob, Plan], UserError]
+
+
+def rule_maker(lacks: Callable[[str, str], UserError]) -> Callable[[str, str, Condition], LaunchRule]:
+    """What a framework's rules are written with: what it never has, what to do instead, and where a plan asks
+    for it. In the words {plan.tp} and {job.dtype} are those of the plan that is refused."""
+
+    def never(what: str, instead: str, breaks: Condition) -> LaunchRule:
+        def refusal(job: TrainingJob, plan: Plan) -> UserError:
+            return lacks(what.format(job=job, plan=plan), instead.format(job=job, plan=plan))
+
+        return LaunchRule(breaks, refusal)
+
+    return never
 
 
 def refuse(rules: Sequence[LaunchRule], job: TrainingJob, plan: Plan) -> None:

@@ -4,7 +4,7 @@ Idea   Who asks for a setting gets it, or the framework's default; so what was a
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from ndparallel.base.words import listed
 from ndparallel.launch_flags.frozen import frozen, release
 
 Configuration = dict[str, Any]  # fields by their dotted names
+NotModelled = Mapping[str, tuple[tuple, str]]  # what is priced without a word, and what in place of others
 
 
 @dataclass
@@ -61,11 +62,19 @@ class Settings:
         return value
 
 
+def notes_on_keys(
+    framework: str, given: Configuration, lacking: Sequence[str], not_modelled: NotModelled
+) -> Iterator[str]:
+    """Sentences on keys that the framework's release does not have, and on values that are not modelled."""
+    if lacking:
+        yield unknown_keys(framework, lacking)
+    for key, (modelled, instead) in not_modelled.items():
+        if (value := given.get(key, modelled[0])) not in modelled:
+            yield f"{key} = {brief(value)} is not modelled: {instead}."
+
+
 def unknown_keys(framework: str, lacking: Sequence[str]) -> str:
-    """A sentence on keys that the framework's release does not have, with the nearest that it has; "" where
-    there are none."""
-    if not lacking:
-        return ""
+    """A sentence on keys that the framework's release does not have, with the nearest that it has."""
     names = frozen(framework)["keys"]
     shown = ((without_long_words(visible(key)), nearest(key, names)) for key in lacking[:8])
     said = [f"{key} (it has {near})" if near else key for key, near in shown]

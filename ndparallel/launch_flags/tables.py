@@ -191,7 +191,6 @@ def megatron_rows() -> list[tuple[str, str, str]]:
 
 
 def torchtitan_rows() -> list[tuple[str, str, str]]:
-    degrees = [("plan", name, f"{key} = N") for name, key in fields.TITAN_DEGREES.items()]
     schedules = [("plan", f"schedule = {ours}", theirs) for ours, theirs in names_in("torchtitan").items()]
     recompute = [
         ("plan", f"recompute = {word}", f"activation_checkpoint = {value}")
@@ -201,17 +200,21 @@ def torchtitan_rows() -> list[tuple[str, str, str]]:
         ("plan", f"zero = {zero}", f'parallelism.fsdp_reshard_after_forward = "{word}"')
         for zero, word in fields.TITAN_RESHARD.items()
     ]
-    return in_groups(degrees + schedules + recompute + reshard + listed_rows(TITAN_OTHERS))
+    return in_groups(
+        [*degree_rows(fields.TITAN_DEGREES), *schedules, *recompute, *reshard, *listed_rows(TITAN_OTHERS)]
+    )
 
 
 def deepspeed_rows() -> list[tuple[str, str, str]]:
-    degrees = [("plan", name, f"{key} = N") for name, key in fields.DEEPSPEED_DEGREES.items()]
-    return in_groups(degrees + listed_rows(DEEPSPEED_OTHERS))
+    return in_groups(degree_rows(fields.DEEPSPEED_DEGREES) + listed_rows(DEEPSPEED_OTHERS))
 
 
 def accelerate_rows() -> list[tuple[str, str, str]]:
-    degrees = [("plan", name, f"{key} = N") for name, key in fields.ACCELERATE_DEGREES.items()]
-    return in_groups(degrees + listed_rows(ACCELERATE_OTHERS))
+    return in_groups(degree_rows(fields.ACCELERATE_DEGREES) + listed_rows(ACCELERATE_OTHERS))
+
+
+def degree_rows(degrees: dict[str, str]) -> list[tuple[str, str, str]]:
+    return [("plan", name, f"{key} = N") for name, key in degrees.items()]
 
 
 def listed_rows(others: dict[str, dict[str, str]]) -> list[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.rules import LaunchRule
+from ndparallel.launch_flags.rules import LaunchRule, rule_maker
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
@@ -111,19 +111,17 @@ def torchtitan_lacks(what: str, instead: str) -> UserError:
     return UserError(f"{release('torchtitan')} has no {what}; {instead}.")
 
 
+never = rule_maker(torchtitan_lacks)
 MODEL_RULES = (
-    LaunchRule(  # Decoder.Config.update_from_config in torchtitan/models/common/decoder.py
+    never(  # Decoder.Config.update_from_config in torchtitan/models/common/decoder.py
+        "pipeline for tied embeddings, which {job.shape.name} has",
+        "leave --pp out",
         lambda job, plan: job.shape.tied_embeddings and plan.pp > 1,
-        lambda job, plan: torchtitan_lacks(
-            f"pipeline for tied embeddings, which {job.shape.name} has", "leave --pp out"
-        ),
     ),
-    LaunchRule(  # there too
+    never(  # there too
+        "copies of {job.shape.kv_heads} KV heads for tp={plan.tp}",
+        "take a tp that divides {job.shape.kv_heads}",
         lambda job, plan: job.shape.kv_heads % plan.tp > 0,
-        lambda job, plan: torchtitan_lacks(
-            f"copies of {job.shape.kv_heads} KV heads for tp={plan.tp}",
-            f"take a tp that divides {job.shape.kv_heads}",
-        ),
     ),
     LaunchRule(
         lambda job, plan: module_of(job) in NO_CONTEXT and plan.cp > 1,
@@ -131,10 +129,9 @@ MODEL_RULES = (
             f"context parallelism for {job.shape.name}: {NO_CONTEXT[module_of(job)]}", "leave --cp out"
         ),
     ),
-    LaunchRule(  # _KimiTrainerConfig.__post_init__ in torchtitan/models/kimi_k2_7/config_registry.py
+    never(  # _KimiTrainerConfig.__post_init__ in torchtitan/models/kimi_k2_7/config_registry.py
+        "tensor or pipeline parallelism for {job.shape.name}",
+        "leave --tp and --pp out",
         lambda job, plan: module_of(job) == "kimi_k2_7" and (plan.tp > 1) | (plan.pp > 1),
-        lambda job, plan: torchtitan_lacks(
-            f"tensor or pipeline parallelism for {job.shape.name}", "leave --tp and --pp out"
-        ),
     ),
 )

@@ -9,7 +9,7 @@ import numpy as np
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.launch_flags.rules import LaunchRule, is_none_of
-from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, torchtitan_lacks
+from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, never, torchtitan_lacks
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import TORCHTITAN
@@ -60,36 +60,31 @@ def equal_rounds(job: TrainingJob, plan: Plan) -> UserError:
 
 
 RULES = (
-    LaunchRule(
-        lambda job, plan: plan.zero == 1,
-        lambda job, plan: torchtitan_lacks("ZeRO-1", "take --zero 0, 2 or 3"),
-    ),
-    LaunchRule(
+    never("ZeRO-1", "take --zero 0, 2 or 3", lambda job, plan: plan.zero == 1),
+    never(
+        "ZeRO-2 in a pipeline, where weights and gradients stay whole until the step ends",
+        "take --zero 3, which is priced so",
         lambda job, plan: (plan.zero == 2) & (plan.pp > 1),
-        lambda job, plan: torchtitan_lacks(
-            "ZeRO-2 in a pipeline, where weights and gradients stay whole until the step ends",
-            "take --zero 3, which is priced so",
-        ),
     ),
-    LaunchRule(
+    never(
+        "weights that cp={plan.cp} ranks hold whole: it shards them over cp",
+        "take --zero 2 or 3",
         lambda job, plan: (plan.zero == 0) & (plan.cp > 1),
-        lambda job, plan: torchtitan_lacks(
-            f"weights that cp={plan.cp} ranks hold whole: it shards them over cp", "take --zero 2 or 3"
-        ),
     ),
-    LaunchRule(  # fully_shard is always applied (_mesh_exist in torchtitan/distributed/parallel_dims.py)
+    never(  # fully_shard is always applied (_mesh_exist in torchtitan/distributed/parallel_dims.py)
+        "single data-parallel rank without FSDP",
+        "take --zero 3",
         lambda job, plan: (plan.zero == 0) & (plan.dp * plan.cp == 1),
-        lambda job, plan: torchtitan_lacks("single data-parallel rank without FSDP", "take --zero 3"),
     ),
-    LaunchRule(
+    never(
+        "FSDP whose shards are whole: it runs DDP",
+        "take --zero 0",
         lambda job, plan: (plan.zero == 3) & (plan.shards == 1) & (plan.dp * plan.cp > 1),
-        lambda job, plan: torchtitan_lacks("FSDP whose shards are whole: it runs DDP", "take --zero 0"),
     ),
-    LaunchRule(
+    never(
+        "{plan.shards} shards with cp={plan.cp}",
+        "take a multiple of {plan.cp}",
         lambda job, plan: (plan.zero == 3) & (plan.shards % plan.cp > 0),
-        lambda job, plan: torchtitan_lacks(
-            f"{plan.shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}"
-        ),
     ),
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & is_none_of(names_in("torchtitan"), plan.schedule),
@@ -108,12 +103,10 @@ RULES = (
         lambda job, plan: (plan.pp > 1) & (plan.microbatches(job) < fewest_microbatches(plan)),
         one_for_each_stage,
     ),
-    LaunchRule(  # github.com/pytorch/pytorch/issues/161904
+    never(  # github.com/pytorch/pytorch/issues/161904
+        "{plan.schedule} of compiled layers, whose backward passes PyTorch cannot split",
+        "take --software torchtitan, or a schedule that does not split them",
         lambda job, plan: compiled(job) and (plan.pp > 1) & plan.recipe.splits,
-        lambda job, plan: torchtitan_lacks(
-            f"{plan.schedule} of compiled layers, whose backward passes PyTorch cannot split",
-            "take --software torchtitan, or a schedule that does not split them",
-        ),
     ),
     LaunchRule(
         lambda job, plan: job.sequence % tokens_divisor(plan) > 0,
@@ -122,11 +115,10 @@ RULES = (
             f"take a multiple of {tokens_divisor(plan)}",
         ),
     ),
-    LaunchRule(
+    never(
+        "full recomputation of {plan.recompute_layers} layers of a stage",
+        "take all, or selective",
         lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
-        lambda job, plan: torchtitan_lacks(
-            f"full recomputation of {plan.recompute_layers} layers of a stage", "take all, or selective"
-        ),
     ),
     LaunchRule(
         lambda job, plan: plan.modules(job.stack) != TORCHTITAN.selective and plan.recompute == "selective",
@@ -134,35 +126,30 @@ RULES = (
             f"recomputation of {', '.join(plan.modules(job.stack))}", "leave --recompute-modules out"
         ),
     ),
-    LaunchRule(
+    never(
+        "{job.stack.context_parallel} for the keys and values of cp={plan.cp}",
+        "leave --context-parallel {job.stack.context_parallel} out",
         lambda job, plan: job.stack.context_parallel != "all-gather" and plan.cp > 1,
-        lambda job, plan: torchtitan_lacks(
-            f"{job.stack.context_parallel} for the keys and values of cp={plan.cp}",
-            f"leave --context-parallel {job.stack.context_parallel} out",
-        ),
     ),
-    LaunchRule(
+    never(
+        "rows beside another microbatch but in dualpipev",
+        "leave ep out of --overlap",
         lambda job, plan: plan.sends_rows_beside(job.stack),
-        lambda job, plan: torchtitan_lacks(
-            "rows beside another microbatch but in dualpipev", "leave ep out of --overlap"
-        ),
     ),
-    LaunchRule(
+    never(
+        "key to cut experts over tp",
+        "leave --etp tp out",
         lambda job, plan: bool(job.shape.experts) and job.stack.cuts_experts & (plan.tp > 1),
-        lambda job, plan: torchtitan_lacks("key to cut experts over tp", "leave --etp tp out"),
     ),
-    LaunchRule(
+    never(
+        "kernels of Transformer Engine for router and permutation",
+        "leave --fused-permutation and --fused-router out",
         lambda job, plan: job.stack.fused_permutation or job.stack.fused_router,
-        lambda job, plan: torchtitan_lacks(
-            "kernels of Transformer Engine for router and permutation",
-            "leave --fused-permutation and --fused-router out",
-        ),
     ),
-    LaunchRule(
+    never(
+        "switch for just what these CUDA graphs hold",
+        "leave --cuda-graphs out",
         lambda job, plan: bool(job.stack.graphs),
-        lambda job, plan: torchtitan_lacks(
-            "switch for just what these CUDA graphs hold", "leave --cuda-graphs out"
-        ),
     ),
     *MODEL_RULES,
 )

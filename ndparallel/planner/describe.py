@@ -194,7 +194,7 @@ def headline(found: Prediction) -> str:
     """The job and the plan, what was derived included."""
     job, plan, microbatches = found.job, found.plan, found.microbatches
     size, gpus = size_words(job), count(int(plan.gpus), "GPU")
-    parts = f"{microbatches} microbatch{'es' * (microbatches != 1)} of {plan.micro_batch}"
+    parts = f"{count(microbatches, 'microbatch', 'es')} of {plan.micro_batch}"
     dtype = job.stack.dtype if job.stack.executed else job.dtype
     words = ", ".join([*layout_words(plan), *unusual_words(job, plan)])
     return (

@@ -123,11 +123,11 @@ TORCHTITAN_COMPILED = replace(
     TORCHTITAN, name="torchtitan-compiled", fusion="compiled", launching="compiled", small_kernels=""
 )
 # PyTorch's ColwiseParallel makes a DTensor of each matrix's input for itself
-# (torch/distributed/tensor/parallel/style.py), so models that
-# name q, k, v, gate and up in their plan have five sums behind them (KempnerInstitute/KempnerForge,
-# kempnerforge/distributed/tensor_parallel.py); torchtitan's PrepareModuleInput saves three. The same file
-# leaves the table whole. Gradients of all but the last microbatch stay whole (kempnerforge/training/grad.py).
-# Of logits in 16 bits there are four copies: they, their log-softmax, and the gradients of both.
+# (torch/distributed/tensor/parallel/style.py), so models that name q, k, v, gate and up in their plan have
+# five sums behind them (KempnerInstitute/KempnerForge, kempnerforge/distributed/tensor_parallel.py);
+# torchtitan's PrepareModuleInput saves three. The same file leaves the table whole. Gradients of all but the
+# last microbatch stay whole (kempnerforge/training/grad.py). Of logits in 16 bits there are four copies:
+# they, their log-softmax, and the gradients of both.
 PYTORCH = replace(
     TORCHTITAN,
     name="pytorch",
@@ -151,8 +151,8 @@ PYTORCH_COMPILED = replace(
     small_kernels="",
 )
 # Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped
-# weights are gathered at the end
-# of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation runs to the block's last matrix.
+# weights are gathered at the end of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation
+# runs to the block's last matrix.
 # Gradients wait in a buffer of reduce_bucket_size numbers (deepspeed/runtime/zero/config.py, as the other
 # numbers here; what they do to memory: ndparallel/planner/memory/deepspeed.py).
 # Every microbatch reduces its gradients (stage3.py, reduce_ready_partitions_and_remove_grads). Its tensor
@@ -226,12 +226,11 @@ POCKET = Stack(
     grid=True,
     bucket_bytes=0.1e6,
 )
-_MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)
-_TORCH = (
-    *(FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, ACCELERATE),
-    POCKET,
+_STACKS = (
+    *(MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021, FSDP_2023),
+    *(TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, ACCELERATE, POCKET),
 )
-STACKS = {stack.name: stack for stack in _MEGATRON + _TORCH}
+STACKS = {stack.name: stack for stack in _STACKS}
 
 
 def find_stack(name: str) -> Stack:

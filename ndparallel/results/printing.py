@@ -7,6 +7,7 @@ Idea   What is no terminal gets `WIDTH` columns and no colours, so that a pipe's
 
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
 from rich.console import Console
@@ -43,6 +44,11 @@ def plain_console(most: int = WIDTH) -> tuple[Console, int]:
 
 def print_json(value: Any) -> None:
     print(json_text(value))
+
+
+def print_paragraphs(console: Console, paragraphs: Iterable[str], width: int) -> None:
+    for words in paragraphs:
+        console.print(prose(words, width))
 
 
 def prose(words: str, width: int, bold: str = "") -> Text:

@@ -55,9 +55,7 @@ class Found:
     gap: float
     answers: list[Prediction]
     tight: Timed | None  # a faster plan that fits the memory, and leaves less of it free
-    beside: bool = (
-        False  # whether plans whose experts tp cuts, and such whose experts are whole, were searched
-    )
+    beside: bool = False  # whether plans with whole experts were searched beside those that tp cuts
 
     @property
     def job(self) -> TrainingJob:

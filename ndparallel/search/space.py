@@ -270,16 +270,8 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
     where = count(gpus, "GPU")
     if reason := refusal_of_layouts(space, zero):
         return UserError(f"no plan on {where} is one of those that can be launched (--any: of all): {reason}")
-    for name in (name for name in DEGREES if name in fixed):
-        without = {other: value for other, value in fixed.items() if other != name}
-        table, wanted = layouts(space.job, gpus, without, Counter()), fixed_values(fixed, name)[0]
-        if len(table):
-            legal = sorted(
-                set(table[:, DEGREES.index(name)].tolist()), key=lambda value: abs(value - wanted)
-            )[:3]
-            return UserError(
-                f"no plan on {where} has {name}={wanted}; nearest: {', '.join(map(str, sorted(legal)))}."
-            )
+    if near := nearest_degree(space):
+        return UserError(f"no plan on {where} has {near}.")
     theirs = f", of those that {' or '.join(frameworks)} can launch (--any: of all)" if frameworks else ""
     if shards := fixed.get("shards"):
         return UserError(
@@ -293,6 +285,18 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
         f"no plan on {where} is legal{asked}{theirs}: {why or 'these do not go together'}."
         + f" There are some with a global batch of {batch}." * bool(batch)
     )
+
+
+def nearest_degree(space: SearchSpace) -> str:
+    """A degree that was fixed, and without which layouts are legal, with the nearest that they have; "" where
+    there is none."""
+    for name in (name for name in DEGREES if name in space.fixed):
+        without = {other: value for other, value in space.fixed.items() if other != name}
+        legal = {*layouts(space.job, space.gpus, without, Counter())[:, DEGREES.index(name)].tolist()}
+        wanted = fixed_values(space.fixed, name)[0]
+        if near := sorted(legal, key=lambda value: abs(value - wanted))[:3]:
+            return f"{name}={wanted}; nearest: {', '.join(map(str, sorted(near)))}"
+    return ""
 
 
 def batch_that_can_be_cut(space: SearchSpace) -> int:

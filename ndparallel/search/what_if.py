@@ -210,11 +210,17 @@ def of_hardware(name: str, quantity: str | None, share: float = 1.0) -> Field:
     )
 
 
-def of_link(which: str, name: str, quantity: str, share: float = 1.0) -> Field:
+def of_link(
+    which: str, name: str, quantity: str, share: Callable[[Hardware], float] = lambda hardware: 1.0
+) -> Field:
     def write(at: Variant, value: float) -> Variant:
-        return on(at, {which: replace(getattr(at.job.hardware, which), **{name: value * share})})
+        hardware = at.job.hardware
+        return on(at, {which: replace(getattr(hardware, which), **{name: value * share(hardware)})})
 
-    return Field(lambda at: getattr(getattr(at.job.hardware, which), name) / share, write, quantity)
+    def read(at: Variant) -> float:
+        return getattr(getattr(at.job.hardware, which), name) / share(at.job.hardware)
+
+    return Field(read, write, quantity)
 
 
 def on(at: Variant, changes: dict[str, Any]) -> Variant:
@@ -267,6 +273,7 @@ def bf16(at: Variant) -> float:
     )
 
 
+BANDWIDTH = ("bandwidth_bytes_per_second", "bytes per second")
 FIELDS: dict[str, Field] = {
     "gpus": Field(lambda at: at.gpus, lambda at, value: replace(at, gpus=value)),
     "sequence": of_job("sequence"),
@@ -277,20 +284,8 @@ FIELDS: dict[str, Field] = {
     "memory_bandwidth": of_hardware("memory_bandwidth_bytes_per_second", "bytes per second", MEMORY_FRACTION),
     "kernel_overhead": of_hardware("kernel_overhead_seconds", "seconds"),
     "gpus_per_node": Field(lambda at: at.job.hardware.gpus_per_node, with_gpus_per_node),
-    "bandwidth_inside": Field(
-        lambda at: at.job.hardware.inside.bandwidth_bytes_per_second / inside_fraction(at.job.hardware),
-        lambda at, value: on(
-            at,
-            {
-                "inside": replace(
-                    at.job.hardware.inside,
-                    bandwidth_bytes_per_second=value * inside_fraction(at.job.hardware),
-                )
-            },
-        ),
-        "bytes per second",
-    ),
-    "bandwidth_across": of_link("across", "bandwidth_bytes_per_second", "bytes per second", ACROSS_FRACTION),
+    "bandwidth_inside": of_link("inside", *BANDWIDTH, inside_fraction),
+    "bandwidth_across": of_link("across", *BANDWIDTH, lambda hardware: ACROSS_FRACTION),
     "leaf_share": of_leaf("leaf_share", 1.0, "", most=1.0),
     "gpus_per_leaf": of_leaf("gpus_per_leaf", 0, None),
     "latency_inside": of_link("inside", "latency_seconds", "seconds"),

@@ -11,7 +11,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.models.cut_heads import rules_for_heads
+from ndparallel.planner.model_cuts import rules_for_heads
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import Stack

@@ -17,8 +17,8 @@ from ndparallel.planner.legality import (
     is_folded,
     violations,
     why_not,
-    width_rules,
 )
+from ndparallel.planner.model_cuts import width_rules
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
 from ndparallel.search.space import runs

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import SPELLINGS
+from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.families import FAMILIES
 from ndparallel.planner.models.huggingface import from_huggingface, shape_of
 from ndparallel.planner.models.parameters import Parameters
@@ -874,7 +875,8 @@ def test_gpt2_and_mixtral_can_be_given_by_their_sizes():
         heads=12,
         ffn=3072,
         vocab=50257,
-        learned_positions=1024,
+        position="learned",
+        positions=1024,
         activation="gelu",
         norm="layernorm",
         biases=("qkv", "output", "mlp", "norm"),
@@ -910,14 +912,16 @@ SMALL: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 40, "voca
         ({"kv_heads": 0}, "--kv-heads is 0; it must be from 1 to"),
         ({"head_dim": 0}, "--head-dim is 0; it must be from 1 to"),
         ({"top_k": 2}, "mean nothing without --experts."),
-        (
-            {"experts": 4, "top_k": 2, "expert_ffn": 8, "first_dense_layers": 3},
-            "layer 2 is to be dense, but the last layer is 1.",
-        ),
     ],
 )
 def test_what_is_wrong_in_given_sizes_is_told(changes, sentence):
     assert sentence in refusal(lambda: from_flags(**(SMALL | changes)))
+
+
+def test_a_dense_layer_behind_the_last_one_is_told():
+    experts = Experts(4, 2, 8, dense_layers=(0, 1, 2))
+    told = refusal(lambda: replace(from_flags(**SMALL), experts=experts))
+    assert told == "layer 2 is to be dense, but the last layer is 1."
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,17 @@ def test_gemma_4s_last_layer_sees_the_whole_sequence_whatever_is_listed():
         ({"num_key_value_heads": 5}, "5 heads of keys and values cannot serve 32 heads evenly"),
         ({"per_layer_config": {"5": {"head_dim": 512}}}, "per_layer_config must give every layer that sees"),
         ({"per_layer_config": [1]}, "per_layer_config must give every layer that sees"),
+        ({"sliding_window": 0}, "sliding_window is 0; it must be from 1 to"),
     ],
 )
 def test_what_of_gemma_4_is_not_counted_is_told(changes, said):
     entries = {**PUBLISHED["gemma-4-31b"]["config"], **changes}
     assert said in told({key: value for key, value in entries.items() if value is not None})
+
+
+def test_gemma_4_without_a_window_is_refused_whose_layers_could_not_be_told_apart():
+    entries = PUBLISHED["gemma-4-31b"]["config"]
+    assert "sliding_window must be a whole number, not None" in told(entries, sliding_window=None)
 
 
 def test_layers_whose_saved_heads_differ_are_refused():

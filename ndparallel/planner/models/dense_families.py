@@ -7,6 +7,7 @@ Glossary: see `ndparallel.planner.models.shape`.
 
 from dataclasses import replace
 
+from ndparallel.planner.models import parts_of_config
 from ndparallel.planner.models.family import (
     ALL_BUT_THE_HEAD,
     AS_HEADS,
@@ -16,19 +17,6 @@ from ndparallel.planner.models.family import (
     PLAIN_ACTIVATIONS,
     Q_K_V_AND_OUTPUT,
     Family,
-)
-from ndparallel.planner.models.parts_of_config import (
-    bigcode_words,
-    cohere_words,
-    falcon_words,
-    gated_delta_net,
-    hunyuan_words,
-    hyperclovax_words,
-    latent_attention,
-    listed_words,
-    neox_words,
-    opt_words,
-    stablelm_words,
 )
 
 GPT2 = Family(
@@ -82,7 +70,7 @@ QWEN3_5 = replace(
         "linear_value_dim": 128,
         "linear_conv": 4,
     },
-    linear=gated_delta_net,
+    linear=parts_of_config.gated_delta_net,
     output_gate="queries",
 )
 PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
@@ -134,7 +122,7 @@ GPT_NEOX = Family(
     norm="layernorm",
     biases=("mlp", "norm"),
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    words=neox_words,
+    words=parts_of_config.neox_words,
 )
 FALCON = Family(
     "FalconConfig",
@@ -155,7 +143,7 @@ FALCON = Family(
     norm="layernorm",
     biases=("norm",),
     bias_flags={"bias": ("qkv", "output", "mlp")},
-    words=falcon_words,
+    words=parts_of_config.falcon_words,
 )
 BLOOM = Family(
     "BloomConfig",
@@ -175,7 +163,7 @@ OPT = Family(
     norm="layernorm",
     position="learned",
     biases=ALL_BUT_THE_HEAD,
-    words=opt_words,
+    words=parts_of_config.opt_words,
     must={
         "do_layer_norm_before": True,
         "enable_bias": True,
@@ -198,7 +186,7 @@ COHERE = Family(
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     norms="shared",
     parallel=True,
-    words=cohere_words,
+    words=parts_of_config.cohere_words,
 )
 COHERE2 = replace(
     COHERE,
@@ -221,7 +209,10 @@ SEED_OSS = Family(
     bias_flags={"attention_bias": ("qkv",), "output_bias": ("output",), "mlp_bias": ("mlp",)},
 )
 GPT_BIGCODE = replace(
-    GPT2, class_name="GPTBigCodeConfig", defaults={**GPT2.defaults, "multi_query": True}, words=bigcode_words
+    GPT2,
+    class_name="GPTBigCodeConfig",
+    defaults={**GPT2.defaults, "multi_query": True},
+    words=parts_of_config.bigcode_words,
 )
 STARCODER2 = Family(
     "Starcoder2Config",
@@ -239,7 +230,7 @@ STABLELM = Family(
     norm="layernorm",
     biases=("norm",),
     bias_flags={"qkv_bias": ("qkv",)},
-    words=stablelm_words,
+    words=parts_of_config.stablelm_words,
     must={"qk_layernorm": False},
 )
 PHI = Family(
@@ -298,7 +289,7 @@ HUNYUAN = Family(
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
-    words=hunyuan_words,
+    words=parts_of_config.hunyuan_words,
 )
 EXAONE4 = Family(
     "Exaone4Config",
@@ -320,7 +311,7 @@ HYPERCLOVAX = replace(
     GRANITE,
     class_name="HyperCLOVAXConfig",
     defaults={**GRANITE.defaults, "post_norm": True},
-    words=hyperclovax_words,
+    words=parts_of_config.hyperclovax_words,
 )
 GEMMA = Family(
     "GemmaConfig",
@@ -353,13 +344,13 @@ MINICPM3 = Family(
     "MiniCPM3Config",
     {"tied": True, "attention_bias": False, "mlp_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "mlp_bias": ("mlp",)},
-    latent=latent_attention,
+    latent=parts_of_config.latent_attention,
 )
 YOUTU = Family(
     "YoutuConfig",
     {"tied": True, "attention_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    latent=latent_attention,
+    latent=parts_of_config.latent_attention,
 )
 EXAONE = replace(
     LLAMA,
@@ -382,14 +373,14 @@ MUSE_GLIMMER = Family(
     norms="both",
     qk_norm="unscaled",
     output_gate="element",
-    words=listed_words,
+    words=parts_of_config.listed_words,
     must={"attention_bias": False},
 )
 OLMO_HYBRID = replace(
     OLMO2,
     class_name="OlmoHybridConfig",
     defaults={**OLMO2.defaults, "attention_every": 4, "linear_conv": 4},
-    linear=gated_delta_net,
+    linear=parts_of_config.gated_delta_net,
 )
 JAIS2 = replace(
     NEMOTRON,

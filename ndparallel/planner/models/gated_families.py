@@ -18,14 +18,18 @@ from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.family import Q_K_V_AND_OUTPUT, Family
+from ndparallel.planner.models.kinds import layers_with
 from ndparallel.planner.models.parts_of_config import (
-    DENSE,
     FULL,
     SLIDING,
     SPARSE,
     dense_layers,
+    experts_of,
+    groups,
     layer_types,
+    mlp_kinds,
     per_layer_config,
+    with_shared_expert,
 )
 from ndparallel.planner.models.sizes import checked_size
 
@@ -37,15 +41,7 @@ def heads_of_kinds(config: Config, whole: int, windowed: int) -> dict[str, Any]:
 
 
 def mixed_with_shared(config: Config, dense: tuple[int, ...]) -> Experts:
-    return Experts(
-        config.size("experts"),
-        config.size("top_k"),
-        config.size("expert_ffn"),
-        shared_experts=1,
-        shared_ffn=config.size("shared_ffn"),
-        router_bias=True,
-        dense_layers=dense,
-    )
+    return replace(with_shared_expert(config, experts_of(config)), router_bias=True, dense_layers=dense)
 
 
 # ------------------------------------------------------------------------------------------------- Laguna
@@ -67,10 +63,9 @@ def laguna_gate(config: Config) -> str:
 
 def laguna_heads(config: Config) -> tuple[int, int]:
     """Heads of layers that see the whole sequence, and of layers with a window, which are listed by layer."""
-    listed, layers = config.entries.get("num_attention_heads_per_layer"), config.size("layers")
-    if listed is None:
+    key, layers = "num_attention_heads_per_layer", config.size("layers")
+    if (listed := config.entries.get(key)) is None:
         return config.size("heads"), config.size("heads")
-    key = "num_attention_heads_per_layer"
     if not isinstance(listed, list) or len(listed) != layers:
         raise UserError(f"{key} must be a list of {layers} numbers, not {reprlib.repr(listed)}.")
     heads = [checked_size(number, "heads", key) for number in listed]
@@ -86,14 +81,7 @@ def laguna_heads(config: Config) -> tuple[int, int]:
 
 LAGUNA = Family(
     "LagunaConfig",
-    {
-        "head_dim": 128,
-        "tied": False,
-        "attention_bias": False,
-        "first_dense": 1,
-        "every": 1,
-        "window": 512,
-    },
+    {"head_dim": 128, "tied": False, "attention_bias": False, "first_dense": 1, "every": 1, "window": 512},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
     full_every=1,
@@ -107,8 +95,8 @@ LAGUNA = Family(
 
 def step3p5_experts(config: Config) -> Experts:
     """In the layers that are listed or numbered, or in all but the first three."""
-    kinds, layers = config.layer_kinds("mlp_types", (DENSE, SPARSE)), range(config.size("layers"))
-    mixed = [layer for layer in layers if kinds[layer] == SPARSE] if kinds else step3p5_numbers(config)
+    kinds, layers = mlp_kinds(config), range(config.size("layers"))
+    mixed = layers_with(SPARSE, kinds) if kinds else step3p5_numbers(config)
     return mixed_with_shared(config, tuple(layer for layer in layers if layer not in mixed))
 
 
@@ -124,8 +112,7 @@ def step3p5_numbers(config: Config) -> Collection[int]:
 
 
 def step3p5_words(config: Config) -> Mapping[str, Any]:
-    kinds = layer_types(config)
-    windowed = {layer for layer, kind in enumerate(kinds) if kind == SLIDING}
+    windowed = {*layers_with(SLIDING, layer_types(config))}
     if windowed and not config.has("window"):
         raise UserError(f"{config.key('window')} is missing, and layer_types lists {SLIDING}.")
     if layers := config.size_or_zero("prediction_layers"):
@@ -144,10 +131,9 @@ def step3p5_heads(config: Config, windowed: set[int]) -> int:
     own = per_layer_config(config, windowed, "has a window", ("num_attention_heads",))
     if own is not config or config.has("window_heads"):
         return own.size("heads" if own is not config else "window_heads")
-    other = config.entries.get("attention_other_setting") or {}
+    other, key = config.entries.get("attention_other_setting") or {}, "num_attention_heads"
     if not isinstance(other, dict):
         raise UserError(f"attention_other_setting must be an object with keys, not {reprlib.repr(other)}.")
-    key = "num_attention_heads"
     return checked_size(other.get(key, config.size("heads")), "heads", f"attention_other_setting.{key}")
 
 
@@ -180,15 +166,7 @@ STEP3P5 = Family(
 
 
 def beam_experts(config: Config) -> Experts:
-    return Experts(
-        config.size("experts"),
-        config.size("top_k"),
-        config.size("expert_ffn"),
-        router_bias=True,
-        groups=config.size("groups"),
-        top_groups=config.size("top_groups"),
-        dense_layers=dense_layers(config),
-    )
+    return replace(experts_of(config), router_bias=True, **groups(config), dense_layers=dense_layers(config))
 
 
 def beam_words(config: Config) -> Mapping[str, Any]:
@@ -201,11 +179,8 @@ def beam_words(config: Config) -> Mapping[str, Any]:
     layers = config.size("layers")
     every_sixth = [FULL if layer % 6 == 5 or layer == layers - 1 else SLIDING for layer in range(layers)]
     kinds = layer_types(config) or every_sixth
-    whole = tuple(layer for layer, kind in enumerate(kinds) if kind == FULL)
-    return {
-        "whole_layers": whole,
-        "constants": replace(constants_of(config.entries), unrotated=whole),
-    }
+    whole = layers_with(FULL, kinds)
+    return {"whole_layers": whole, "constants": replace(constants_of(config.entries), unrotated=whole)}
 
 
 BEAM = Family(

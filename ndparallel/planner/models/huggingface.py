@@ -29,6 +29,11 @@ from ndparallel.planner.models.refused import REFUSED
 from ndparallel.planner.models.shape import BIASES, ModelShape
 
 MOST_BYTES = 4e6  # of a config.json
+# fields of a ModelShape that no file says
+OF_THE_FAMILY = (
+    *("norm", "norms", "norm_weights", "embedding_norm", "position", "qk_norm", "sinks", "parallel"),
+    "output_gate",
+)
 WIDEST_HEAD = 256  # of fused attention (README.md of Dao-AILab/flash-attention)
 BY_SIZES = (
     "the sizes can be given one by one (--layers, --hidden, --heads, --kv-heads, --head-dim, --ffn, --vocab, "
@@ -130,6 +135,7 @@ def build(config: Config, family: Family) -> dict[str, Any]:
     if family.rotates_windows_alone:
         words["constants"] = replace(words["constants"], unrotated=seen.get("whole_layers", ()))
     return {
+        **{name: getattr(family, name) for name in OF_THE_FAMILY},
         "layers": config.size("layers"),
         "hidden": config.size("hidden"),
         "heads": config.size("heads"),
@@ -138,21 +144,12 @@ def build(config: Config, family: Family) -> dict[str, Any]:
         "ffn": config.size("ffn"),
         "vocab": config.size("vocab"),
         "activation": family.activation or config.word("activation", family.activations),
-        "norm": family.norm,
-        "norms": family.norms,
-        "norm_weights": family.norm_weights,
-        "position": family.position,
         "positions": config.size("positions") if family.position == "learned" else 0,
         "biases": tuple(bias for bias in BIASES if bias in biases),
-        "qk_norm": family.qk_norm,
-        "sinks": family.sinks,
-        "embedding_norm": family.embedding_norm,
-        "parallel": family.parallel,
         "tied_embeddings": config.flag("tied"),
         "prediction_layers": config.size_or_zero("prediction_layers"),
         "latent": latent,
         "linear": family.linear(config) if family.linear else None,
-        "output_gate": family.output_gate,
         "experts": family.experts(config) if family.experts else None,
         **seen,
         **words,
@@ -166,6 +163,18 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
         yield "Only text_config, the language model, is counted; what sees or hears is left out."
     elif "vision_config" in entries:
         yield "Only the language model is counted; what sees is left out."
+    yield from remarks_on_attention(shape)
+    yield from remarks_on_mlps(shape)
+    if shape.linear and shape.norms == "after":
+        yield "Norms of linear attention stand before it; they are priced behind it, as attention's are."
+    if shape.prediction_layers:
+        yield (
+            f"Multi-token prediction adds {count(shape.prediction_layers, 'layer')} and the head again, on "
+            f"the last stage: {shape.parameters().prediction / 1e9:.2f} billion parameters beside the total."
+        )
+
+
+def remarks_on_attention(shape: ModelShape) -> Iterator[str]:
     if shape.parallel:
         yield "Attention and MLP read the same input; they are priced one after the other."
     if shape.qk_norm == "unscaled" and shape.constants.unrotated:
@@ -177,6 +186,9 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
         )
     if any(heads.sinks for heads in shape.with_heads):
         yield "Attention's sinks are counted, but take no time."
+
+
+def remarks_on_mlps(shape: ModelShape) -> Iterator[str]:
     if shape.constants.activation_clamp is not None:
         yield (
             "The biases of experts are counted, but take no time; the activation is priced as SwiGLU without "
@@ -189,10 +201,3 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
         )
     if shape.activation == "xielu":
         yield "xIELU is priced as one kernel, as other activations are; plain PyTorch runs several."
-    if shape.linear and shape.norms == "after":
-        yield "Norms of linear attention stand before it; they are priced behind it, as attention's are."
-    if shape.prediction_layers:
-        yield (
-            f"Multi-token prediction adds {count(shape.prediction_layers, 'layer')} and the head again, on "
-            f"the last stage: {shape.parameters().prediction / 1e9:.2f} billion parameters beside the total."
-        )

@@ -1,4 +1,8 @@
-"""What the kind of a layer says (ModelShape.kind): dense or experts, behind linear- or window-."""
+"""What the kind of a layer says (ModelShape.kind): dense or experts, behind linear- or window-; and which
+layers are of a kind."""
+
+from collections.abc import Sequence
+from typing import Any
 
 
 def has_experts(kind: str) -> bool:
@@ -14,3 +18,8 @@ def is_linear(kind: str) -> bool:
 def has_window(kind: str) -> bool:
     """Whether queries in layers of this kind see a window of the sequence."""
     return kind.startswith("window-")
+
+
+def layers_with(kind: Any, kinds: Sequence[Any]) -> tuple[int, ...]:
+    """The numbers of the layers of one kind, of which `kinds` has one for each layer."""
+    return tuple(layer for layer, each in enumerate(kinds) if each == kind)

@@ -7,39 +7,16 @@ Glossary: see `ndparallel.planner.models.shape`.
 
 from dataclasses import replace
 
+from ndparallel.planner.models import parts_of_config
 from ndparallel.planner.models.dense_families import COHERE2, HUNYUAN, OLMO2, QWEN3, QWEN3_5
 from ndparallel.planner.models.family import AS_EXPERT, AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family
-from ndparallel.planner.models.parts_of_config import (
-    aria_experts,
-    cohere2_experts,
-    cohere2_words,
-    deepseek_v2_experts,
-    deepseek_v3_experts,
-    ernie_experts,
-    flint_experts,
-    flint_words,
-    glm4_words,
-    gpt_oss_experts,
-    gpt_oss_words,
-    granite_experts,
-    hunyuan_experts,
-    joined_delta_net,
-    kolibri_experts,
-    lara_experts,
-    latent_attention,
-    listed_words,
-    llama4_experts,
-    llama4_words,
-    mellum_experts,
-    mixtral_experts,
-    qwen2_experts,
-    qwen3_5_experts,
-    qwen3_experts,
-    softmax_words,
-)
 
-MIXTRAL = Family("MixtralConfig", {"head_dim": PER_HEAD, "tied": False}, experts=mixtral_experts)
-MINIMAX_M2 = Family("MiniMaxM2Config", {"tied": False}, qk_norm="width", experts=gpt_oss_experts)
+MIXTRAL = Family(
+    "MixtralConfig", {"head_dim": PER_HEAD, "tied": False}, experts=parts_of_config.mixtral_experts
+)
+MINIMAX_M2 = Family(
+    "MiniMaxM2Config", {"tied": False}, qk_norm="width", experts=parts_of_config.gpt_oss_experts
+)
 QWEN2_MOE = Family(
     "Qwen2MoeConfig",
     {
@@ -51,40 +28,40 @@ QWEN2_MOE = Family(
         "use_window": False,
     },
     bias_flags={"qkv_bias": ("qkv",)},
-    experts=qwen2_experts,
+    experts=parts_of_config.qwen2_experts,
 )
 QWEN3_MOE = replace(
     QWEN3,
     class_name="Qwen3MoeConfig",
     defaults={**QWEN3.defaults, "every": 1, "dense_layers": []},
-    experts=qwen3_experts,
+    experts=parts_of_config.qwen3_experts,
 )
 QWEN3_NEXT = replace(
     QWEN3_5,
     class_name="Qwen3NextConfig",
     defaults={**QWEN3_5.defaults, "every": 1, "dense_layers": []},
-    linear=joined_delta_net,
-    experts=qwen2_experts,
+    linear=parts_of_config.joined_delta_net,
+    experts=parts_of_config.qwen2_experts,
 )
 QWEN3_5_MOE = replace(
     QWEN3_5,
     class_name="Qwen3_5MoeTextConfig",
     spellings={"ffn": ("moe_intermediate_size",)},
-    experts=qwen3_5_experts,
+    experts=parts_of_config.qwen3_5_experts,
 )
 DEEPSEEK_V2 = Family(
     "DeepseekV2Config",
     {"tied": False, "attention_bias": False, "every": 1},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    latent=latent_attention,
-    experts=deepseek_v2_experts,
+    latent=parts_of_config.latent_attention,
+    experts=parts_of_config.deepseek_v2_experts,
     must={"mlp_bias": False},
 )
 DEEPSEEK_V3 = replace(
     DEEPSEEK_V2,
     class_name="DeepseekV3Config",
     defaults={**DEEPSEEK_V2.defaults, "groups": 8, "top_groups": 4},
-    experts=deepseek_v3_experts,
+    experts=parts_of_config.deepseek_v3_experts,
 )
 MISTRAL4 = replace(
     DEEPSEEK_V2, class_name="Mistral4Config", defaults={**DEEPSEEK_V2.defaults, "first_dense": 0}
@@ -94,21 +71,21 @@ GLM4_MOE_LITE = replace(
     class_name="Glm4MoeLiteConfig",
     defaults={**DEEPSEEK_V2.defaults, "first_dense": 1, "groups": 1, "top_groups": 1},
 )
-OLMOE = replace(OLMO2, class_name="OlmoeConfig", norms="before", experts=mixtral_experts)
+OLMOE = replace(OLMO2, class_name="OlmoeConfig", norms="before", experts=parts_of_config.mixtral_experts)
 PHIMOE = Family(
     "PhimoeConfig",
     {"head_dim": PER_HEAD, "tied": False, "attention_bias": False, "head_bias": False},
     norm="layernorm",
     biases=("norm",),
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "head_bias": ("head",)},
-    experts=mixtral_experts,
+    experts=parts_of_config.mixtral_experts,
 )
 GLM4_MOE = Family(
     "Glm4MoeConfig",
     {"tied": False, "attention_bias": False, "qk_norm": False, "every": 1},
     bias_flags={"attention_bias": ("qkv",)},
-    experts=deepseek_v3_experts,
-    words=glm4_words,
+    experts=parts_of_config.deepseek_v3_experts,
+    words=parts_of_config.glm4_words,
 )
 LLAMA4 = Family(
     "Llama4TextConfig",
@@ -122,8 +99,8 @@ LLAMA4 = Family(
     },
     spellings={"ffn": ("intermediate_size_mlp",), "expert_ffn": ("intermediate_size",)},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    experts=llama4_experts,
-    words=llama4_words,
+    experts=parts_of_config.llama4_experts,
+    words=parts_of_config.llama4_words,
 )
 GPT_OSS = Family(
     "GptOssConfig",
@@ -132,10 +109,10 @@ GPT_OSS = Family(
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     sinks=True,
     full_every=2,
-    experts=gpt_oss_experts,
-    words=gpt_oss_words,
+    experts=parts_of_config.gpt_oss_experts,
+    words=parts_of_config.gpt_oss_words,
 )
-FLEX_OLMO = replace(OLMO2, class_name="FlexOlmoConfig", experts=mixtral_experts)
+FLEX_OLMO = replace(OLMO2, class_name="FlexOlmoConfig", experts=parts_of_config.mixtral_experts)
 GRANITEMOE = replace(
     MIXTRAL,
     class_name="GraniteMoeConfig",
@@ -146,7 +123,7 @@ GRANITEMOESHARED = replace(
     GRANITEMOE,
     class_name="GraniteMoeSharedConfig",
     spellings={"shared_ffn": ("shared_intermediate_size",)},
-    experts=granite_experts,
+    experts=parts_of_config.granite_experts,
 )
 GRANITEMOE_SWA = replace(
     GRANITEMOESHARED,
@@ -160,17 +137,11 @@ HUNYUAN_MOE = replace(
     HUNYUAN,
     class_name="HunYuanMoEV1Config",
     spellings={"top_k": ("moe_topk",)},
-    experts=hunyuan_experts,
+    experts=parts_of_config.hunyuan_experts,
 )
 ERNIE4_5_MOE = Family(
     "Ernie4_5_MoeConfig",
-    {
-        "head_dim": PER_HEAD,
-        "tied": True,
-        "first_dense": 1,
-        "last_mixed": -1,
-        "every": 1,
-    },
+    {"head_dim": PER_HEAD, "tied": True, "first_dense": 1, "last_mixed": -1, "every": 1},
     spellings={
         "experts": ("moe_num_experts", "num_experts"),
         "top_k": ("moe_k", "num_experts_per_tok"),
@@ -179,8 +150,8 @@ ERNIE4_5_MOE = Family(
         "last_mixed": ("moe_layer_end_index",),
         "every": ("moe_layer_interval",),
     },
-    experts=ernie_experts,
-    words=softmax_words,
+    experts=parts_of_config.ernie_experts,
+    words=parts_of_config.softmax_words,
     must={"use_bias": False},
 )
 DOTS1 = Family(
@@ -195,13 +166,13 @@ DOTS1 = Family(
     },
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
-    experts=deepseek_v3_experts,
+    experts=parts_of_config.deepseek_v3_experts,
 )
 SOLAR_OPEN = Family(
     "SolarOpenConfig",
     {"head_dim": 128, "ffn": AS_EXPERT, "tied": False, "attention_bias": False, "first_dense": 0, "every": 1},
     bias_flags={"attention_bias": ("qkv",)},
-    experts=deepseek_v3_experts,
+    experts=parts_of_config.deepseek_v3_experts,
     must={"first_k_dense_replace": 0},
 )
 HY_V3 = Family(
@@ -209,7 +180,7 @@ HY_V3 = Family(
     {"head_dim": 128, "tied": False, "first_dense": 1, "every": 1},
     spellings={"shared_experts": ("num_shared_experts",)},
     qk_norm="head",
-    experts=deepseek_v3_experts,
+    experts=parts_of_config.deepseek_v3_experts,
     must={"attention_bias": False, "mlp_bias": False},
 )
 EXAONE_MOE = Family(
@@ -219,22 +190,15 @@ EXAONE_MOE = Family(
     qk_norm="head",
     full_every=4,
     rotates_windows_alone=True,
-    experts=deepseek_v3_experts,
+    experts=parts_of_config.deepseek_v3_experts,
 )
 MELLUM = Family(
     "MellumConfig",
-    {
-        "head_dim": 128,
-        "tied": False,
-        "attention_bias": False,
-        "first_dense": 0,
-        "every": 1,
-        "window": 1024,
-    },
+    {"head_dim": 128, "tied": False, "attention_bias": False, "first_dense": 0, "every": 1, "window": 1024},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
     full_every=1,
-    experts=mellum_experts,
+    experts=parts_of_config.mellum_experts,
 )
 AFMOE = Family(
     "AfmoeConfig",
@@ -249,7 +213,7 @@ AFMOE = Family(
     full_every=4,
     rotates_windows_alone=True,
     output_gate="element",
-    experts=deepseek_v3_experts,
+    experts=parts_of_config.deepseek_v3_experts,
     must={"attention_bias": False},
 )
 ARIA = Family(
@@ -261,7 +225,7 @@ ARIA = Family(
         "shared_experts": ("moe_num_shared_experts",),
     },
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    experts=aria_experts,
+    experts=parts_of_config.aria_experts,
     must={"mlp_bias": False},
 )
 BAILING_MOE_V2 = Family(
@@ -277,8 +241,8 @@ BAILING_MOE_V2 = Family(
     },
     spellings={"qkv_bias": ("use_qkv_bias",), "shared_experts": ("num_shared_experts",)},
     bias_flags={"qkv_bias": ("qkv",)},
-    experts=deepseek_v3_experts,
-    words=glm4_words,
+    experts=parts_of_config.deepseek_v3_experts,
+    words=parts_of_config.glm4_words,
     must={"use_bias": False, "sliding_window": None},
 )
 COHERE2_MOE = replace(
@@ -290,8 +254,8 @@ COHERE2_MOE = replace(
         "expert_ffn": ("intermediate_size",),
         "shared_experts": ("num_shared_experts",),
     },
-    experts=cohere2_experts,
-    words=cohere2_words,
+    experts=parts_of_config.cohere2_experts,
+    words=parts_of_config.cohere2_words,
     must={"first_k_dense_replace": 0},
 )
 FLINT = replace(
@@ -307,8 +271,8 @@ FLINT = replace(
     },
     sinks=True,
     rotates_windows_alone=True,
-    experts=flint_experts,
-    words=flint_words,
+    experts=parts_of_config.flint_experts,
+    words=parts_of_config.flint_words,
 )
 GLM4V_MOE = replace(
     GLM4_MOE,
@@ -324,12 +288,11 @@ KOLIBRI1 = Family(
     qk_norm="head",
     full_every=5,
     rotates_windows_alone=True,
-    experts=kolibri_experts,
+    experts=parts_of_config.kolibri_experts,
 )
 SARVAM_MLA = replace(
-    DEEPSEEK_V3,
+    GLM4_MOE_LITE,
     class_name="SarvamMLAConfig",
-    defaults={**DEEPSEEK_V2.defaults, "first_dense": 1, "groups": 1, "top_groups": 1},
     spellings={"shared_experts": ("n_shared_experts", "num_shared_experts")},
 )
 SARVAM_MOE = replace(
@@ -363,6 +326,6 @@ LARA_MINI = replace(
         "window": 512,
     },
     output_gate="",
-    experts=lara_experts,
-    words=listed_words,
+    experts=parts_of_config.lara_experts,
+    words=parts_of_config.listed_words,
 )

@@ -16,9 +16,9 @@ class Parameters:
     shared_experts and layer_norms are of one layer, expert of one expert.
 
     `attention` includes its own norms (of queries and keys, of latent vectors), `router` those that only a
-    mixture has. A tied head counts 0: its
-    matrix is the token embedding. A prediction layer is a layer and `prediction_head`, its projection and
-    norms; published totals leave prediction layers out, and so do `total` and `active`.
+    mixture has. A tied head counts 0: its matrix is the token embedding. A prediction layer is a layer and
+    `prediction_head`, its projection and norms; published totals leave prediction layers out, and so do
+    `total` and `active`.
     """
 
     token_embedding: int

@@ -21,6 +21,7 @@ from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.kinds import layers_with
 from ndparallel.planner.models.sizes import checked_size
 
 DENSE, SPARSE = "dense", "sparse"  # of mlp_layer_types
@@ -31,8 +32,38 @@ SLIDING, CHUNKED = "sliding_attention", "chunked_attention"
 # ------------------------------------------------------------------------------------------------- experts
 
 
+def experts_of(config: Config, ffn: str = "expert_ffn") -> Experts:
+    """A mixture in every layer, whose experts are as wide as the field `ffn` says."""
+    return Experts(config.size("experts"), config.size("top_k"), config.size(ffn))
+
+
+def with_shared_expert(config: Config, experts: Experts) -> Experts:
+    """One more expert serves every token."""
+    return replace(experts, shared_experts=1, shared_ffn=config.size("shared_ffn"))
+
+
+def groups(config: Config) -> dict[str, Any]:
+    """The groups among which a token chooses; without any, which is no limit, where neither file nor class
+    says how many."""
+    said = [name for name in ("groups", "top_groups") if config.has(name) or name in config.defaults]
+    return {name: config.size(name) for name in said}
+
+
+def mlp_kinds(config: Config) -> list[str]:
+    """What the MLP of each layer is; nothing where they are not listed."""
+    return config.layer_kinds("mlp_types", (DENSE, SPARSE))
+
+
+def dense_layers(config: Config) -> tuple[int, ...]:
+    """Those that are listed so, else the first ones, and behind them all but the first of every N."""
+    if kinds := mlp_kinds(config):
+        return layers_with(DENSE, kinds)
+    first, every = config.size("first_dense", least=0), config.size("every")
+    return tuple(layer for layer in range(config.size("layers")) if layer < first or layer % every)
+
+
 def mixtral_experts(config: Config) -> Experts:
-    return Experts(config.size("experts"), config.size("top_k"), config.size("ffn"))
+    return experts_of(config, "ffn")
 
 
 def gpt_oss_experts(config: Config) -> Experts:
@@ -42,31 +73,24 @@ def gpt_oss_experts(config: Config) -> Experts:
 def qwen3_experts(config: Config) -> Experts:
     every, listed = config.size("every"), config.layer_numbers("dense_layers")
     dense = tuple(layer for layer in range(config.size("layers")) if layer in listed or (layer + 1) % every)
-    return Experts(
-        config.size("experts"), config.size("top_k"), config.size("expert_ffn"), dense_layers=dense
-    )
+    return replace(experts_of(config), dense_layers=dense)
 
 
-def with_shared_expert(config: Config, experts: Experts) -> Experts:
-    """One more expert serves every token, behind a gate."""
-    return replace(experts, shared_experts=1, shared_ffn=config.size("shared_ffn"), shared_gate=True)
-
-
-def qwen2_experts(config: Config) -> Experts:
+def flint_experts(config: Config) -> Experts:
     return with_shared_expert(config, qwen3_experts(config))
 
 
-def qwen3_5_experts(config: Config) -> Experts:
+def qwen2_experts(config: Config) -> Experts:
+    return replace(flint_experts(config), shared_gate=True)
+
+
+def lara_experts(config: Config) -> Experts:
     """In every layer; `ffn` is spelled as the width of an expert."""
     return with_shared_expert(config, mixtral_experts(config))
 
 
-def flint_experts(config: Config) -> Experts:
-    return replace(qwen2_experts(config), shared_gate=False)
-
-
-def lara_experts(config: Config) -> Experts:
-    return replace(qwen3_5_experts(config), shared_gate=False)
+def qwen3_5_experts(config: Config) -> Experts:
+    return replace(lara_experts(config), shared_gate=True)
 
 
 def kolibri_experts(config: Config) -> Experts:
@@ -80,36 +104,24 @@ def aria_experts(config: Config) -> Experts:
 
 def cohere2_experts(config: Config) -> Experts:
     """In the layers that are listed, or in all."""
-    kinds = config.layer_kinds("mlp_types", (DENSE, SPARSE))
-    return Experts(
-        config.size("experts"),
-        config.size("top_k"),
-        (width := config.size("expert_ffn")),
-        shared_experts=config.size_or_zero("shared_experts"),
-        shared_ffn=width,
-        dense_layers=tuple(layer for layer, kind in enumerate(kinds) if kind == DENSE),
-    )
+    dense, experts = layers_with(DENSE, mlp_kinds(config)), experts_of(config)
+    shared = config.size_or_zero("shared_experts")
+    return replace(experts, shared_experts=shared, shared_ffn=experts.ffn, dense_layers=dense)
 
 
 def deepseek_v2_experts(config: Config) -> Experts:
-    return Experts(
-        config.size("experts"),
-        config.size("top_k"),
-        config.size("expert_ffn"),
+    experts = experts_of(config)
+    return replace(
+        experts,
         shared_experts=config.size_or_null("shared_experts"),
-        shared_ffn=config.size("expert_ffn"),
-        groups=size_or_one(config, "groups"),
-        top_groups=size_or_one(config, "top_groups"),
+        shared_ffn=experts.ffn,
+        **groups(config),
         dense_layers=dense_layers(config),
     )
 
 
-def dense_layers(config: Config) -> tuple[int, ...]:
-    """Those that are listed so, else the first ones, and behind them all but the first of every N."""
-    if kinds := config.layer_kinds("mlp_types", (DENSE, SPARSE)):
-        return tuple(layer for layer, kind in enumerate(kinds) if kind == DENSE)
-    first, every = config.size("first_dense", least=0), config.size("every")
-    return tuple(layer for layer in range(config.size("layers")) if layer < first or layer % every)
+def deepseek_v3_experts(config: Config) -> Experts:
+    return replace(deepseek_v2_experts(config), router_bias=True)
 
 
 def mellum_experts(config: Config) -> Experts:
@@ -133,14 +145,11 @@ def ernie_experts(config: Config) -> Experts:
     """Between a first and a last layer (-1: of all), in the last of every N."""
     layers, every = config.size("layers"), config.size("every")
     first, last = config.size("first_dense", least=0), config.size("last_mixed", least=-1)
-    between = range(first, (layers - 1 if last == -1 else last) + 1)
-    shared = config.size("shared_experts", least=0)
-    return Experts(
-        config.size("experts"),
-        config.size("top_k"),
-        config.size("expert_ffn"),
-        shared_experts=shared,
-        shared_ffn=config.size("expert_ffn"),
+    between, experts = range(first, layers if last == -1 else last + 1), experts_of(config)
+    return replace(
+        experts,
+        shared_experts=config.size("shared_experts", least=0),
+        shared_ffn=experts.ffn,
         router_bias=True,
         dense_layers=tuple(layer for layer in range(layers) if layer not in between or (layer + 1) % every),
     )
@@ -155,19 +164,11 @@ def llama4_experts(config: Config) -> Experts:
         if config.has("mixed_layers")
         else {layer for layer in layers if (layer + 1) % every == 0}
     )
-    width, dense = config.size("expert_ffn"), tuple(layer for layer in layers if layer not in mixed)
-    return Experts(
-        config.size("experts"), config.size("top_k"), width, 1, shared_ffn=width, dense_layers=dense
-    )
+    dense, experts = tuple(layer for layer in layers if layer not in mixed), experts_of(config)
+    return replace(experts, shared_experts=1, shared_ffn=experts.ffn, dense_layers=dense)
 
 
-def size_or_one(config: Config, field: str) -> int:
-    """Return a number of groups; 1, which is no limit, where neither file nor class says any."""
-    return config.size(field) if config.has(field) or field in config.defaults else 1
-
-
-def deepseek_v3_experts(config: Config) -> Experts:
-    return replace(deepseek_v2_experts(config), router_bias=True)
+# -------------------------------------------------------------------------------- latent and linear attention
 
 
 def latent_attention(config: Config) -> LatentAttention:
@@ -181,23 +182,27 @@ def latent_attention(config: Config) -> LatentAttention:
 
 
 def gated_delta_net(config: Config) -> GatedDeltaNet:
-    """In the layers that are listed as linear, else in all but the last of every N."""
-    kinds = layer_types(config)
-    every = 0 if kinds else config.size("attention_every")
-    layers = range(config.size("layers"))
-    linear = [layer for layer in layers if (kinds[layer] == LINEAR if kinds else (layer + 1) % every)]
+    linear = linear_layers(config)
     return GatedDeltaNet(
         config.size("linear_key_heads"),
         config.size("linear_value_heads"),
         config.size("linear_key_dim"),
         config.size("linear_value_dim"),
         config.size("linear_conv"),
-        tuple(linear),
+        linear,
     )
 
 
 def joined_delta_net(config: Config) -> GatedDeltaNet:
     return replace(gated_delta_net(config), joined=True)
+
+
+def linear_layers(config: Config) -> tuple[int, ...]:
+    """Those that are listed so, else all but the last of every N."""
+    if kinds := layer_types(config):
+        return layers_with(LINEAR, kinds)
+    every = config.size("attention_every")
+    return tuple(layer for layer in range(config.size("layers")) if (layer + 1) % every)
 
 
 # ------------------------------------------------------------------------------------------------- windows
@@ -231,7 +236,7 @@ def chunks(config: Config, unrotated: tuple[int, ...]) -> dict[str, Any]:
     """The chunk, and the layers that see the whole sequence: as `layer_types` lists them, or those without
     positions."""
     kinds = config.layer_kinds("layer_types", (FULL, CHUNKED))
-    whole = tuple(layer for layer, kind in enumerate(kinds) if kind == FULL) if kinds else unrotated
+    whole = layers_with(FULL, kinds) if kinds else unrotated
     return {"window": config.size("chunk"), "whole_layers": whole, "chunked": True}
 
 

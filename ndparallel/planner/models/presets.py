@@ -85,22 +85,18 @@ def from_flags(
     vocab: int,
     kv_heads: int | None = None,
     head_dim: int | None = None,
-    learned_positions: int = 0,
     experts: int = 0,
     top_k: int = 0,
     expert_ffn: int = 0,
-    shared_experts: int = 0,
-    first_dense_layers: int = 0,
-    name: str = "from flags",
     **others: Any,
 ) -> ModelShape:
     """Return the shape of a model given size by size. What is not given is as in Llama: SwiGLU, RMSNorm,
     rotary, no bias, not tied.
 
     kv_heads is heads if not given, head_dim hidden / heads. A model is a mixture of experts if `experts` is
-    not 0; each of them, the shared ones too, is expert_ffn wide. `others` are further fields of ModelShape:
-    activation, norm, biases, qk_norm, tied_embeddings. Latent attention takes a config.json. Raises
-    UserError, naming it, for a size that is missing (None) or cannot be.
+    not 0. `others` are further fields of ModelShape: activation, norm, biases, qk_norm, tied_embeddings.
+    Latent attention takes a config.json. Raises UserError, naming it, for a size that is missing (None) or
+    cannot be.
     """
     refuse_missing(layers=layers, hidden=hidden, heads=heads, ffn=ffn, vocab=vocab)
     check_flags(
@@ -109,28 +105,17 @@ def from_flags(
     kv_heads = heads if kv_heads is None else kv_heads
     head_dim = head_width(hidden, heads) if head_dim is None else head_dim
     sizes = (layers, hidden, heads, kv_heads, head_dim, ffn, vocab)
-    position = "learned" if learned_positions else "rotary"
-    moe = experts_from_flags(experts, top_k, expert_ffn, shared_experts, first_dense_layers)
-    source = "given by its sizes"
-    return ModelShape(
-        name, *sizes, position=position, positions=learned_positions, experts=moe, source=source, **others
-    )
+    moe = experts_from_flags(experts, top_k, expert_ffn)
+    return ModelShape("from flags", *sizes, experts=moe, source="given by its sizes", **others)
 
 
-def experts_from_flags(
-    experts: int, top_k: int, ffn: int, shared_experts: int, first_dense_layers: int
-) -> Experts | None:
+def experts_from_flags(experts: int, top_k: int, ffn: int) -> Experts | None:
     if not experts:
-        if top_k or ffn or shared_experts or first_dense_layers:
-            raise UserError(
-                "--top-k, --expert-ffn, shared_experts and first_dense_layers mean nothing without --experts."
-            )
+        if top_k or ffn:
+            raise UserError("--top-k and --expert-ffn mean nothing without --experts.")
         return None
     check_flags(experts=experts, top_k=top_k, expert_ffn=ffn)
-    dense = range(checked_size(first_dense_layers, "layers", "first_dense_layers", least=0))
-    return Experts(
-        experts, top_k, ffn, shared_experts, ffn if shared_experts else 0, dense_layers=tuple(dense)
-    )
+    return Experts(experts, top_k, ffn)
 
 
 def check_flags(**sizes: int | None) -> None:

@@ -69,8 +69,6 @@ def near_divisors(number: int, wanted: int) -> str:
 
 def near_values(values: Sequence[int], wanted: int) -> str:
     """The values next below and next above `wanted`, of some from the smallest on, as words."""
-    below, above = (
-        [value for value in values if value < wanted],
-        [value for value in values if value > wanted],
-    )
+    below = [value for value in values if value < wanted]
+    above = [value for value in values if value > wanted]
     return " or ".join(map(str, below[-1:] + above[:1]))

@@ -16,13 +16,15 @@ from ndparallel.planner.models.config import Config, ConfigRule
 from ndparallel.planner.models.dense_families import GEMMA3
 from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.family import AS_HEADS, Family
+from ndparallel.planner.models.kinds import layers_with
 from ndparallel.planner.models.parts_of_config import (
-    DENSE,
     SLIDING,
     SPARSE,
+    experts_of,
+    groups,
     layer_types,
+    mlp_kinds,
     per_layer_config,
-    size_or_one,
     windows,
 )
 
@@ -40,6 +42,7 @@ def gemma4_words(config: Config) -> Mapping[str, Any]:
         raise UserError(
             f"{config.key('layer_inputs')} is {width}: a layer's own embeddings are not counted, only 0."
         )
+    config.size("window")  # neither null nor 0: it tells which heads a layer has
     whole = {*windows(config, GEMMA3.full_every, False)["whole_layers"], config.size("layers") - 1}
     own = per_layer_config(config, whole, "sees the whole sequence", ("head_dim", "num_key_value_heads"))
     shares, fewer = config.flag("keys_as_values"), own is config and config.has("whole_kv_heads")
@@ -56,14 +59,7 @@ def gemma4_experts(config: Config) -> Experts | None:
     """In every layer beside its MLP, or in none."""
     if not (config.has("mixes") and config.flag("mixes")):
         return None
-    return Experts(
-        config.size("experts"),
-        config.size("top_k"),
-        config.size("expert_ffn"),
-        shared_experts=1,
-        shared_ffn=config.size("ffn"),
-        own_norms=True,
-    )
+    return replace(experts_of(config), shared_experts=1, shared_ffn=config.size("ffn"), own_norms=True)
 
 
 GEMMA4 = replace(
@@ -103,31 +99,23 @@ GEMMA4_UNIFIED = replace(
 
 def mimo_v2_experts(config: Config) -> Experts:
     """In the layers that are listed or marked, or in all but the first."""
-    kinds = config.layer_kinds("mlp_types", (DENSE, SPARSE))
-    mixed = [kind == SPARSE for kind in kinds] or config.marked_layers("mixed_marks")
+    mixed = [kind == SPARSE for kind in mlp_kinds(config)] or config.marked_layers("mixed_marks")
     mixed = mixed or [layer > 0 for layer in range(config.size("layers"))]
-    return Experts(
-        config.size("experts"),
-        config.size("top_k"),
-        config.size("expert_ffn"),
-        router_bias=True,
-        groups=size_or_one(config, "groups"),
-        top_groups=size_or_one(config, "top_groups"),
-        dense_layers=tuple(layer for layer, has_experts in enumerate(mixed) if not has_experts),
-    )
+    dense = layers_with(False, mixed)
+    return replace(experts_of(config), router_bias=True, **groups(config), dense_layers=dense)
 
 
 def mimo_v2_words(config: Config) -> Mapping[str, Any]:
     """Windows in the layers that are listed or marked, or in all but the first and every sixth; the file's
     `sliding_window_size` does not count the query itself (MiMoV2FlashConfig.__post_init__)."""
-    kinds = [kind == SLIDING for kind in layer_types(config)] or config.marked_layers("window_marks")
-    kinds = kinds or [layer > 0 and (layer + 1) % 6 > 0 for layer in range(config.size("layers"))]
+    windowed = [kind == SLIDING for kind in layer_types(config)] or config.marked_layers("window_marks")
+    windowed = windowed or [layer > 0 and (layer + 1) % 6 > 0 for layer in range(config.size("layers"))]
     before = config.size_or_zero("window_before")
     return {
         "value_width": config.size("value_dim"),
         "sinks": config.flag("whole_sinks"),
         "window": before + 1 if before else config.size("window"),
-        "whole_layers": tuple(layer for layer, windowed in enumerate(kinds) if not windowed),
+        "whole_layers": layers_with(False, windowed),
         "windowed": WindowedHeads(
             config.size("window_heads"),
             config.size("window_kv_heads"),
