@@ -55,6 +55,14 @@ FLAGS = (
     "read_plan",
     "tables",
     "torchtitan_models",
+    "torchtitan_rules",
+)
+MODEL_TESTS = (
+    "gated_files",
+    "head_gates",
+    "own_norms",
+    "windowed_files",
+    "windowed_heads",
 )
 STEPS = (
     "action_seconds",
@@ -194,6 +202,7 @@ ROOMS = {
             "tests/planner/test_latent.py",
             "tests/planner/test_linear_attention.py",
             "tests/planner/test_windows_and_prediction.py",
+            *(f"tests/planner/test_{name}.py" for name in MODEL_TESTS),
             "tests/launch_flags/test_model_flags.py",
         ],
     ),
@@ -207,6 +216,10 @@ ROOMS = {
             "tests/ladder/test_rung3_scale.py",
             "tests/ladder/test_rung3_ports.py",
         ],
+    ),
+    "ports": Room(
+        [f"ndparallel/planner/{name}.py" for name in ("ports", "step/journal", "step/pipeline_journal")],
+        ["tests/planner/test_ports.py", "tests/ladder/test_rung3_ports.py"],
     ),
     "schedules": Room(files_of("ndparallel/pipeline"), ["tests/pipeline", "tests/planner/test_step.py"]),
     "bounds": Room(
@@ -232,15 +245,19 @@ ROOMS = {
         ],
         ["tests/launch_flags/test_read_torchtitan.py"],
     ),
-    "deepspeed": Room(
+    "programs": Room(
         [
             f"ndparallel/launch_flags/{name}.py"
             for name in (
-                *("deepspeed", "deepspeed_settings", "deepspeed_notes", "deepspeed_adapters"),
-                *("hjson", "read_deepspeed"),
+                *("deepspeed", "deepspeed_settings", "deepspeed_notes", "hjson", "read_deepspeed"),
+                *("accelerate", "read_accelerate", "programs", "program_words", "program_adapters"),
             )
         ],
-        ["tests/launch_flags/test_deepspeed.py", "tests/launch_flags/test_deepspeed_programs.py"],
+        [
+            "tests/launch_flags/test_deepspeed.py",
+            "tests/launch_flags/test_deepspeed_programs.py",
+            "tests/launch_flags/test_accelerate.py",
+        ],
     ),
     "contention": Room(
         [*files_of("ndparallel/contention"), "ndparallel/results/contention.py"],
