@@ -920,6 +920,11 @@ def test_what_is_wrong_in_given_sizes_is_told(changes, sentence):
     assert sentence in refusal(lambda: from_flags(**(SMALL | changes)))
 
 
+@pytest.mark.parametrize("size", ["layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"])
+def test_no_size_of_a_model_is_zero(size):
+    assert refusal(lambda: replace(find_model("llama-3-8b"), **{size: 0})).startswith(f"{size} is 0; it must")
+
+
 @pytest.mark.parametrize(
     "groups, top_groups, sentence",
     [
