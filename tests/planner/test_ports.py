@@ -92,6 +92,18 @@ def test_a_collective_alone_on_its_line_needs_no_stream_of_its_own():
     assert {entry.stream for entry in streams.journal[before:]} == {"compute"}
 
 
+def test_beside_another_line_a_collective_needs_no_stream_and_on_its_own_it_comes_behind():
+    streams = JournalClock(OnePort())
+    streams.start(gradients(2.0))
+    before = len(streams.journal)
+    streams.run([CollectiveOp("sum", "all_reduce", "tp", 1.0)])
+    assert {entry.stream for entry in streams.journal[before:]} == {"compute"}
+    streams = JournalClock(OnePort())
+    streams.start(gradients(2.0))
+    streams.run([gradients(1.0)])
+    assert seconds_added([streams.journal]) == 0.0
+
+
 def test_what_follows_a_wait_for_all_shares_nothing_with_what_was_waited_for():
     streams = JournalClock(OnePort())
     streams.start(gradients(2.0))
