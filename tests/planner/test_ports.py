@@ -12,7 +12,13 @@ from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.planner.step.journal import JournalClock
 from ndparallel.planner.step.pipeline import PipelineTimer, schedule_of
-from ndparallel.planner.step.pipeline_journal import framework_journals, framework_sharing, sharing_seconds
+from ndparallel.planner.step.pipeline_journal import (
+    OrderedWorkload,
+    framework_journals,
+    framework_sharing,
+    in_order,
+    sharing_seconds,
+)
 from tests.support.accelerators import accelerator
 
 
@@ -172,6 +178,20 @@ def test_what_rounds_of_24_microbatches_add_is_what_a_replay_of_all_of_them_find
     assert sharing_seconds(work, framework_journals) == pytest.approx(
         seconds_added(framework_journals(work, whole)), rel=1e-9
     )
+
+
+@pytest.mark.parametrize("tp", [8, 16])
+@pytest.mark.parametrize("name", ["forward", "backward", "backward_weight"])
+def test_the_items_of_a_pass_in_order_take_its_seconds_where_tp_hides_in_part(tp, name):
+    """Sums of tp hide behind weights' gradients; with tp=16 they share a port with others, with 8 none."""
+    plan = Plan(tp=tp, pp=2, dp=2, sequence_parallel=True)
+    work = framework_workload(job_of(plan, 4), plan)
+    ordered, priced = OrderedWorkload(work.pricing, work.layers), work.pricing.price_of
+    seconds = sum(
+        float(priced(item)[1] if isinstance(item, CollectiveOp) else item.total)
+        for item in in_order(ordered, "dense", name)
+    )
+    assert seconds == pytest.approx(float(getattr(work.unit("dense"), name).total), rel=1e-12)
 
 
 def test_groups_that_share_no_port_add_nothing():
