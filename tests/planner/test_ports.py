@@ -1,5 +1,7 @@
 """Ports that groups share: what is added, in seconds that can be reckoned by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from ndparallel.engines.journal import Computed, Journal
@@ -180,18 +182,19 @@ def test_what_rounds_of_24_microbatches_add_is_what_a_replay_of_all_of_them_find
     )
 
 
-@pytest.mark.parametrize("tp", [8, 16])
-@pytest.mark.parametrize("name", ["forward", "backward", "backward_weight"])
-def test_the_items_of_a_pass_in_order_take_its_seconds_where_tp_hides_in_part(tp, name):
-    """Sums of tp hide behind weights' gradients; with tp=16 they share a port with others, with 8 none."""
-    plan = Plan(tp=tp, pp=2, dp=2, sequence_parallel=True)
-    work = framework_workload(job_of(plan, 4), plan)
-    ordered, priced = OrderedWorkload(work.pricing, work.layers), work.pricing.price_of
-    seconds = sum(
-        float(priced(item)[1] if isinstance(item, CollectiveOp) else item.total)
-        for item in in_order(ordered, "dense", name)
-    )
-    assert seconds == pytest.approx(float(getattr(work.unit("dense"), name).total), rel=1e-12)
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_the_items_of_a_pass_in_order_take_its_seconds_where_dispatch_hides_in_part(name):
+    """Bytes that do not show are taken off; all of the latency stays."""
+    plan = Plan(pp=2, dp=8, ep=8, chunks=2, schedule="interleaved", zero=1)
+    job = job_of(plan, 8, "mixtral-8x7b")
+    work = framework_workload(replace(job, stack=replace(job.stack, hides_dispatch=True)), plan)
+    whole = float(getattr(work.unit("experts"), name).total)
+    assert float(getattr(work.pricing.unit("experts"), name).total) > 1.01 * whole
+    items = in_order(OrderedWorkload(work.pricing, work.layers), "experts", name)
+    seconds = [
+        each.total if isinstance(each, TimeBreakdown) else work.pricing.price_of(each)[1] for each in items
+    ]
+    assert sum(map(float, seconds)) == pytest.approx(whole, rel=4e-3)
 
 
 def test_groups_that_share_no_port_add_nothing():
