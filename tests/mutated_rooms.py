@@ -91,11 +91,17 @@ JOBS = (
 )
 MPI = ("coordinator", "mpi", "world")
 COMMANDS = (
+    "advise",
     "collective",
+    "explain",
     "explain_rows",
     "goodput",
     "mesh",
+    "plan_better",
     "plan_measured",
+    "plan_one",
+    "plan_remedies",
+    "plan_search",
     "scaling",
     "schedule",
     "validate",
@@ -269,9 +275,13 @@ ROOMS = {
     ),
     "goodput": Room(["ndparallel/planner/goodput.py"], ["tests/planner/test_goodput.py"]),
     "training": Room(
-        [f"ndparallel/training/{name}.py" for name in ("gradient_check", "clipping", "buckets", "job")],
+        files_of("ndparallel/training"),
         [
             "tests/training",
+            *(
+                f"tests/lessons/test_{name}_parallel.py"
+                for name in ("tensor", "pipeline", "context", "expert")
+            ),
             "tests/lessons/test_clipping.py",
             "tests/lessons/test_equal_to_one_gpu.py",
             "tests/lessons/test_single_gpu.py",
@@ -330,9 +340,8 @@ ROOMS = {
             "tests/ladder/test_rung1_numbers.py",
         ],
     ),
-    "quantities": Room(
-        [f"ndparallel/base/{name}.py" for name in ("quantities", "pieces", "words", "size_only", "bfloat16")],
-        ["tests/base", "tests/lessons/test_bfloat16.py"],
+    "base": Room(
+        files_of("ndparallel/base"), ["tests/base", "tests/lessons/test_bfloat16.py", "tests/test_gpu.py"]
     ),
     "steps": Room(
         [f"ndparallel/planner/step/{name}.py" for name in STEPS],
