@@ -55,6 +55,14 @@ FLAGS = (
     "read_plan",
     "tables",
     "torchtitan_models",
+    "torchtitan_rules",
+)
+MODEL_TESTS = (
+    "gated_files",
+    "head_gates",
+    "own_norms",
+    "windowed_files",
+    "windowed_heads",
 )
 STEPS = (
     "action_seconds",
@@ -83,11 +91,17 @@ JOBS = (
 )
 MPI = ("coordinator", "mpi", "world")
 COMMANDS = (
+    "advise",
     "collective",
+    "explain",
     "explain_rows",
     "goodput",
     "mesh",
+    "plan_better",
     "plan_measured",
+    "plan_one",
+    "plan_remedies",
+    "plan_search",
     "scaling",
     "schedule",
     "validate",
@@ -195,6 +209,7 @@ ROOMS = {
             "tests/planner/test_latent.py",
             "tests/planner/test_linear_attention.py",
             "tests/planner/test_windows_and_prediction.py",
+            *(f"tests/planner/test_{name}.py" for name in MODEL_TESTS),
             "tests/launch_flags/test_model_flags.py",
         ],
     ),
@@ -208,6 +223,10 @@ ROOMS = {
             "tests/ladder/test_rung3_scale.py",
             "tests/ladder/test_rung3_ports.py",
         ],
+    ),
+    "ports": Room(
+        [f"ndparallel/planner/{name}.py" for name in ("ports", "step/journal", "step/pipeline_journal")],
+        ["tests/planner/test_ports.py", "tests/ladder/test_rung3_ports.py"],
     ),
     "schedules": Room(files_of("ndparallel/pipeline"), ["tests/pipeline", "tests/planner/test_step.py"]),
     "bounds": Room(
@@ -233,15 +252,19 @@ ROOMS = {
         ],
         ["tests/launch_flags/test_read_torchtitan.py"],
     ),
-    "deepspeed": Room(
+    "programs": Room(
         [
             f"ndparallel/launch_flags/{name}.py"
             for name in (
-                *("deepspeed", "deepspeed_settings", "deepspeed_notes", "deepspeed_adapters"),
-                *("hjson", "read_deepspeed"),
+                *("deepspeed", "deepspeed_settings", "deepspeed_notes", "hjson", "read_deepspeed"),
+                *("accelerate", "read_accelerate", "programs", "program_words", "program_adapters"),
             )
         ],
-        ["tests/launch_flags/test_deepspeed.py", "tests/launch_flags/test_deepspeed_programs.py"],
+        [
+            "tests/launch_flags/test_deepspeed.py",
+            "tests/launch_flags/test_deepspeed_programs.py",
+            "tests/launch_flags/test_accelerate.py",
+        ],
     ),
     "contention": Room(
         [*files_of("ndparallel/contention"), "ndparallel/results/contention.py"],
@@ -253,9 +276,13 @@ ROOMS = {
     ),
     "goodput": Room(["ndparallel/planner/goodput.py"], ["tests/planner/test_goodput.py"]),
     "training": Room(
-        [f"ndparallel/training/{name}.py" for name in ("gradient_check", "clipping", "buckets", "job")],
+        files_of("ndparallel/training"),
         [
             "tests/training",
+            *(
+                f"tests/lessons/test_{name}_parallel.py"
+                for name in ("tensor", "pipeline", "context", "expert")
+            ),
             "tests/lessons/test_clipping.py",
             "tests/lessons/test_equal_to_one_gpu.py",
             "tests/lessons/test_single_gpu.py",
@@ -314,9 +341,8 @@ ROOMS = {
             "tests/ladder/test_rung1_numbers.py",
         ],
     ),
-    "quantities": Room(
-        [f"ndparallel/base/{name}.py" for name in ("quantities", "pieces", "words", "size_only", "bfloat16")],
-        ["tests/base", "tests/lessons/test_bfloat16.py"],
+    "base": Room(
+        files_of("ndparallel/base"), ["tests/base", "tests/lessons/test_bfloat16.py", "tests/test_gpu.py"]
     ),
     "steps": Room(
         [f"ndparallel/planner/step/{name}.py" for name in STEPS],

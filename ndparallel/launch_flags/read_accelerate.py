@@ -150,7 +150,7 @@ def job_of(text: str, variables: Mapping[str, str], folder: Path | None) -> Acce
 
 def of_command(words: list[str], variables: Mapping[str, list[str]], files: Files) -> AccelerateJob | None:
     """What an `accelerate launch` sets, by itself and by its file, or a program's --fsdp; None for any other
-    command. What is no option of the launcher is an argument of a program that has no name here."""
+    command."""
     launcher, program = launcher_and_program(words)
     own = arguments_of(launcher or words)
     if not any("accelerate" in word for word in words[:3]) or not own.keys() & NAMES:
@@ -160,10 +160,9 @@ def of_command(words: list[str], variables: Mapping[str, list[str]], files: File
     file = (
         accelerates(files.text(own["config_file"])) if "config_file" in own else {"distributed_type": "FSDP"}
     )
-    known = {*frozen("accelerate")["keys"], *NAMES}
-    arguments = {name: value for name, value in own.items() if name not in known and not launcher}
-    options = {name: value for name, value in own.items() if name in known - NAMES}
-    return AccelerateJob(options_of(file | options), programs_arguments(program, files) | arguments)
+    known = {*frozen("accelerate")["keys"]} - NAMES
+    options = {name: value for name, value in own.items() if name in known}
+    return AccelerateJob(options_of(file | options), programs_arguments(program, files))
 
 
 def by_program(arguments: Mapping[str, str], files: Files, gpus: int) -> Configuration:

@@ -31,6 +31,22 @@ def way(request, monkeypatch):
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
 
 
+def test_a_file_may_be_read_and_written_by_whom_the_umask_lets(tmp_path, way):
+    before = os.umask(0o002)
+    try:
+        write_atomically(tmp_path / "table.csv", "a,b")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "table.csv").stat().st_mode) == 0o664
+
+
+def test_two_texts_for_one_file_are_refused_before_either_is_written(tmp_path):
+    same = tmp_path / "folder" / ".." / "table.csv"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="table.csv' twice: name another file"):
+        check_writable(tmp_path / "table.csv", None, same)
+
+
 def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, way):
     path = tmp_path / "trace.json"
     path.write_text("old")

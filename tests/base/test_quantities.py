@@ -34,6 +34,20 @@ def test_bits_and_bytes_thousands_and_1024s_are_kept_apart(text, quantity, value
     assert parse_quantity(text, quantity) == pytest.approx(value, rel=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("quantity", "units"),
+    [
+        ("seconds", "s sec second seconds"),
+        ("FLOP/s", "FLOP/s FLOPs/s FLOPS FLOPs flops flop/s"),
+        ("joules", "J joule joules"),
+        ("watts", "W watt watts"),
+        ("bytes", "B byte bytes"),
+    ],
+)
+def test_every_spelling_of_a_unit_means_the_same(quantity, units):
+    assert {parse_quantity(f"3 {unit}", quantity) for unit in units.split()} == {3.0}
+
+
 def test_a_number_is_taken_as_si():
     assert parse_quantity(5e-6, "seconds") == 5e-6
 

@@ -40,12 +40,18 @@ def test_of_many_numbers_to_choose_from_only_the_nearest_are_named():
     [
         (1.1, "takes 10.0% longer"),
         (0.9, "takes 10.0% less time"),
+        (1.005, "takes 0.5% longer"),
         (0.9999, "takes as long"),
         (7.57, "takes 7.6x as long"),
     ],
 )
 def test_durations_never_have_a_sign(seconds, words):
     assert compare_durations(seconds, 1.0) == words
+
+
+def test_twice_as_long_and_more_is_no_percentage():
+    assert compare_durations(5.9, 3.0) == "takes 96.7% longer"
+    assert compare_durations(6.0, 3.0) == "takes 2.0x as long"
 
 
 @pytest.mark.parametrize(

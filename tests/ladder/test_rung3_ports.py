@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
-from gpu import Hardware
+from gpu import CLASSROOM, Hardware
 from ndparallel.engines.launch import launch
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.layers import collective_time, pricing
+from ndparallel.planner.lesson_runs.journal import executed_journals
+from ndparallel.planner.ports import PortsAlone, ReplayedPlan
 from ndparallel.planner.prediction import Prediction, predict
+from ndparallel.planner.step.pipeline import schedule_of
+from ndparallel.planner.step.pipeline_journal import framework_journals
 from ndparallel.results.contention import measure_contention
 from tests.ladder.test_rung3_framework import (
     GPUS,
@@ -60,6 +64,30 @@ def assert_added(mesh: Mesh, gpus_per_node: int, rel: float = 1e-6, **changes) -
     replayed, found = added(mesh, replace(ROOMY, gpus_per_node=gpus_per_node), usual | changes, GRID)
     assert found.sharing_seconds / found.seconds == pytest.approx(replayed, rel=rel, abs=1e-9)
     return replayed
+
+
+def alone(found: Prediction, journals: Callable) -> float:
+    """The seconds of a step whose journals are replayed on ports that nobody shares."""
+    written = journals(found.work, schedule_of(found.work))
+    return max(ReplayedPlan(written, CLASSROOM, PortsAlone).ends)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("mesh", "changes"),
+    [
+        (Mesh(tp=2, dp=2), {}),
+        (Mesh(dp=4, ep=2), {"model": ALL_EXPERTS}),
+        (Mesh(tp=2, pp=2, dp=2), {}),
+        (Mesh(tp=2, pp=2, dp=2), {"clip_grad_norm": 0.5}),
+        (Mesh(dp=4, ep=2, pp=2), {"model": ALL_EXPERTS}),
+    ],
+    ids=str,
+)
+def test_journals_replayed_on_ports_that_nobody_shares_take_the_steps_seconds(mesh, changes, zero):
+    lesson = grid_job(mesh, {"bucket_mb": 0.02, "zero": zero} | changes)
+    found = predict(*planned(lesson, replace(ROOMY, gpus_per_node=2), zero=zero, **GRID))
+    assert alone(found, executed_journals) == pytest.approx(found.seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -143,7 +171,8 @@ def no_cost_of_nccls_own(monkeypatch):
 )
 @pytest.mark.parametrize("pp", [2, 4])
 def test_a_frameworks_pipeline_messages_beside_its_gradients_and_weights(program, changes, software, pp):
-    """Where they are 0.1 to 2% of the step; at most 4% of that off."""
+    """Where they are 0.1 to 2% of the step; at most 4% of that off. Alone they take the step's seconds."""
     hardware, usual = replace(GPUS, gpus_per_node=1), LESSON | {"model": EIGHT_LAYERS}
     replayed, found = added(Mesh(pp=pp, dp=2), hardware, usual | changes, STACK | software, program)
+    assert alone(found, framework_journals) == pytest.approx(found.seconds, rel=1e-9)
     assert found.sharing_seconds / found.seconds == pytest.approx(replayed, rel=0.04)

@@ -115,6 +115,10 @@ def test_a_plan_of_other_software_is_not_written_as_accelerates():
         emit_accelerate(job_of(stack=other), Plan(dp=16, zero=3))
 
 
+def test_zero_2_keeps_weights_whole_from_a_forward_to_its_backward_pass():
+    assert "fsdp_reshard_after_forward: false" in emit("accelerate", job_of(batch=16), Plan(dp=16, zero=2))
+
+
 def test_a_script_for_several_nodes_asks_each_for_its_number():
     one, two = (emit_accelerate(job_of(), Plan(dp=gpus, zero=3)) for gpus in (8, 16))
     assert "$MACHINE_RANK" not in one and '--machine_rank "$MACHINE_RANK"' in two
@@ -144,6 +148,17 @@ def test_a_command_names_the_file_and_has_the_programs_arguments(tmp_path):
     assert found.job.shape.name == "qwen3-8b" and found.job.sequence == 2048
     assert found.plan == Plan(dp=8, zero=3, micro_batch=4, recompute="full")
     assert not found.notes
+
+
+def test_a_command_of_a_module_has_its_arguments_behind_the_launchers(tmp_path):
+    (tmp_path / "fsdp.yaml").write_text(FSDP2)
+    command = (
+        "accelerate launch --config_file fsdp.yaml -m train --model_name_or_path Qwen/Qwen3-8B "
+        "--per_device_train_batch_size 4 --max_length 2048"
+    )
+    found = read_accelerate(command, H100, Beside(folder=tmp_path))
+    assert (found.job.shape.name, found.job.sequence) == ("qwen3-8b", 2048)
+    assert found.plan == Plan(dp=16, zero=3, micro_batch=4)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def launched(words: str) -> Reading:
         ("--adapter qlora --lora_r 64", Adapters(64, base_bits=NF4_BITS)),
         ("--lora_rank 8 --quantization_bit 8", Adapters(8)),
         ("--lora_dim 0", None),
+        ("--use_peft --lora_r 0 --lora_rank 8", Adapters(8)),
         ("--finetuning_type full --lora_rank 8", None),
         ("--use_peft false --lora_r 8", None),
         ("--finetuning_type freeze --lora_rank 8", None),
@@ -124,6 +125,13 @@ def test_a_file_of_arguments_that_the_script_writes_is_read():
         f"cat > recipe.yaml <<EOF{RECIPE.replace('ds.json', 'zero2')}EOF\nllamafactory-cli train recipe.yaml"
     )
     found = read(script, model=None, variables={"per_device_train_batch_size": "1"})
+    assert (found.plan.zero, found.job.shape.name) == (2, "qwen3-8b")
+
+
+def test_a_variable_that_the_script_does_not_set_stays_in_the_name_of_the_file(tmp_path):
+    script = f"cat > $SCRATCH/recipe.yaml <<EOF{RECIPE}EOF\nllamafactory-cli train $SCRATCH/recipe.yaml"
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO_2))
+    found = read(script, model=None, folder=tmp_path)
     assert (found.plan.zero, found.job.shape.name) == (2, "qwen3-8b")
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu import COLLECTIVE, Event
+from gpu import COLLECTIVE, MEMORY, Event
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main as command
 from ndparallel.hardware.pocket import POCKET
@@ -93,6 +93,17 @@ def test_a_layer_keeps_what_korthikantis_accounting_says_to_the_byte(tp, variant
     forward = LessonRank(model, Mesh(tp=tp), 8, variant).passes("block")["forward"]
     kept = sum(item.bytes for item in forward if isinstance(item, Hold))
     assert kept == pytest.approx(korthikanti(model, 8, variant, tp), abs=0.5)
+
+
+@pytest.mark.parametrize(
+    "name", ["MLP, columns then rows", "MLP, sum beside weights", "MLP, columns twice", "TP", "TP + SP"]
+)
+def test_all_activations_are_freed_by_the_end_of_a_step(name):
+    for rank in run(strategy(LESSON, name), DEFAULT, 4):
+        held = [
+            event.bytes for event in map(Event._make, rank.events) if event[2:4] == (MEMORY, "activations")
+        ]
+        assert held[-1] == 0 < max(held)
 
 
 def test_tp_divides_the_weights_and_sequence_parallelism_the_activations_too():

@@ -924,6 +924,11 @@ def test_a_dense_layer_behind_the_last_one_is_told():
     assert told == "layer 2 is to be dense, but the last layer is 1."
 
 
+@pytest.mark.parametrize("size", ["layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"])
+def test_no_size_of_a_model_is_zero(size):
+    assert refusal(lambda: replace(find_model("llama-3-8b"), **{size: 0})).startswith(f"{size} is 0; it must")
+
+
 @pytest.mark.parametrize(
     "groups, top_groups, sentence",
     [

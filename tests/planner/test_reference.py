@@ -1,7 +1,7 @@
 """The frozen counts of tests/support against transformers itself, where it is installed: of published models
 (architectures.json), and of small ones with every setting of their family (variants.json). Each model is
-built without memory (on the meta device) from the very entries that we count. And the bytes of its loss, as
-torch's allocator has them."""
+built without memory (on the meta device) from the very entries that we count. What a file leaves out, and
+the bytes of its loss, as torch's allocator has them."""
 
 import json
 from itertools import accumulate
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ndparallel.planner.models.config import SPELLINGS, ConfigRule
+from ndparallel.planner.models.families import FAMILIES
 from ndparallel.planner.software import find_stack
 
 torch = pytest.importorskip("torch")
@@ -44,6 +46,24 @@ def test_transformers_builds_as_many_parameters_as_are_frozen(name):
         tied = getattr(config, "tie_word_embeddings", False)
         router_biases += config.vocab_size * config.hidden_size * (not tied)
     assert sum(weights.values()) + router_biases == FROZEN[name]["parameters"]
+
+
+NOT_ITS_OWN = {"mimo", "bailing_moe_v2"}  # families whose code is not in transformers
+COMPUTED = {("ernie4_5_moe", "last_mixed")}  # -1: the last layer's number
+
+
+@pytest.mark.parametrize("model_type", sorted({*FAMILIES} - NOT_ITS_OWN))
+def test_what_a_file_leaves_out_is_what_the_class_of_transformers_has(model_type):
+    """Of keys that the class has; rules that follow from other keys are held by the counts above."""
+    family = FAMILIES[model_type]
+    named = getattr(transformers, family.class_name, None)
+    config = (named() if named else transformers.AutoConfig.for_model(model_type)).to_dict()
+    config |= config.get("text_config") or {}
+    for field, value in family.defaults.items():
+        keys = {**SPELLINGS, **family.spellings}[field]
+        known = [config[key] for key in keys if key in config]
+        if known and not isinstance(value, ConfigRule) and (model_type, field) not in COMPUTED:
+            assert value in known, field
 
 
 def test_the_loss_of_transformers_keeps_as_many_bytes_of_a_logit_as_accelerates_software_says():
