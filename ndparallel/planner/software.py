@@ -48,6 +48,7 @@ MEGATRON_CORE = Stack(
     latent_on_shards=True,
     linear_cut_by=("tp", "cp"),
     dispatcher="deepep",
+    sorts_alone=True,
     early_gates=True,
     keeps_cast=True,
     dummy_gradients=True,

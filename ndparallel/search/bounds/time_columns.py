@@ -114,10 +114,45 @@ def price_units(pricings: Sequence[Pricing]) -> None:
     every = {name: np.concatenate([getattr(one.plan, name) for one in pricings]) for name in DEGREES}
     first, alike = first_of_alike([every[name] for name in CUTS])
     numbers: dict[str, Any] = {name: column[first] for name, column in every.items()}
-    few = Pricing(job, replace(plan, **numbers))
+    parts = by_dispatch(job, replace(plan, **numbers))
     for kind in units_in(job.shape):
+        seconds = unit_seconds(parts, kind)
         for one, places in zip(pricings, np.split(alike, ends[:-1])):
-            one.units[kind] = UnitSeconds(*(repeated(seconds, places) for seconds in few.unit(kind)))
+            one.units[kind] = UnitSeconds(*(repeated(each, places) for each in seconds))
+
+
+def by_dispatch(job: TrainingJob, plans: Plan) -> list[tuple[np.ndarray, Pricing]]:
+    """The places of plans whose rows of experts stay, and of those whose rows go to other ranks: their lists
+    differ."""
+    stay = plans.keeps_rows(job.stack)
+    places = [rows for rows in map(np.flatnonzero, (stay, ~stay)) if rows.size]
+    return [(rows, Pricing(job, rows_of(plans, rows))) for rows in places]
+
+
+def unit_seconds(parts: Sequence[tuple[np.ndarray, Pricing]], kind: str) -> UnitSeconds:
+    """Seconds of a unit in all plans, whose parts are at these places."""
+    places = [rows for rows, _ in parts]
+    order, counts = np.argsort(np.concatenate(places)), list(map(len, places))
+    passes = zip(*(pricing.unit(kind) for _, pricing in parts))
+    return UnitSeconds(*(repeated(joined(each, counts), order) for each in passes))
+
+
+def rows_of(plans: Plan, rows: np.ndarray) -> Plan:
+    """Some of the plans of an array."""
+    numbers: dict[str, Any] = {name: getattr(plans, name)[rows] for name in DEGREES}
+    return replace(plans, **numbers)
+
+
+def joined(parts: Sequence[TimeBreakdown], counts: Sequence[int]) -> TimeBreakdown:
+    """Seconds of so many plans, and behind them those of as many others."""
+
+    def column(seconds: Sequence[Any]) -> np.ndarray:
+        return np.concatenate([np.full(count, each) for count, each in zip(counts, seconds)])
+
+    kinds = dict.fromkeys(kind for part in parts for kind in part)
+    every = TimeBreakdown({kind: column([part[kind] for part in parts]) for kind in kinds})
+    every.launch_seconds = column([part.launch_seconds for part in parts])
+    return every
 
 
 def first_of_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
