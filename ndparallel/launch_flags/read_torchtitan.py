@@ -27,6 +27,7 @@ from ndparallel.launch_flags.torchtitan_settings import (
     EXPERT_TP,
     ROTATION,
     TorchtitanSettings,
+    idle_tables,
     lacking_keys,
     of_command,
     of_recipe,
@@ -59,6 +60,10 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
     "parallelism.context_parallel_load_balancer": (("headtail",), "sequences are cut in head and tail"),
     "parallelism.disable_loss_parallel": ((False,), "tp ranks share the loss"),
     "debug.deterministic": ((False,), "kernels are the quickest"),
+    **{
+        f"{table}.enable_fsdp_float8_all_gather": ((False,), "FSDP gathers weights in 16 bits")
+        for table in ("float8", "quantize.linear.float8")
+    },
 }
 
 
@@ -177,9 +182,12 @@ def notes(settings: TorchtitanSettings, job: TrainingJob, plan: Plan) -> Iterato
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
     if lacking := unknown_keys("torchtitan", lacking_keys(settings.given)):
         yield lacking
+    idle = idle_tables(settings)
     for key, (modelled, instead) in NOT_MODELLED.items():
-        if (value := settings.given.get(key, modelled[0])) not in modelled:
+        if (value := settings.given.get(key, modelled[0])) not in modelled and not key.startswith((*idle,)):
             yield f"{key} = {brief(value)} is not modelled: {instead}."
+    for table in idle:
+        yield f"[{table}] has no effect: model.converters does not name its converter, which alone casts."
     yield from notes_on_layers(settings, job, plan)
     yield from notes_on_the_step(settings, job, plan)
     assumed = {key: value for key, value in settings.assumed.items() if not key.startswith("model.")}
