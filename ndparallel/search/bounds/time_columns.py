@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.numbers import either
@@ -114,45 +113,10 @@ def price_units(pricings: Sequence[Pricing]) -> None:
     every = {name: np.concatenate([getattr(one.plan, name) for one in pricings]) for name in DEGREES}
     first, alike = first_of_alike([every[name] for name in CUTS])
     numbers: dict[str, Any] = {name: column[first] for name, column in every.items()}
-    parts = by_dispatch(job, replace(plan, **numbers))
+    few = Pricing(job, replace(plan, **numbers))
     for kind in units_in(job.shape):
-        seconds = unit_seconds(parts, kind)
         for one, places in zip(pricings, np.split(alike, ends[:-1])):
-            one.units[kind] = UnitSeconds(*(repeated(each, places) for each in seconds))
-
-
-def by_dispatch(job: TrainingJob, plans: Plan) -> list[tuple[np.ndarray, Pricing]]:
-    """The places of plans whose rows of experts stay, and of those whose rows go to other ranks: their lists
-    differ."""
-    stay = plans.keeps_rows(job.stack)
-    places = [rows for rows in map(np.flatnonzero, (stay, ~stay)) if rows.size]
-    return [(rows, Pricing(job, rows_of(plans, rows))) for rows in places]
-
-
-def unit_seconds(parts: Sequence[tuple[np.ndarray, Pricing]], kind: str) -> UnitSeconds:
-    """Seconds of a unit in all plans, whose parts are at these places."""
-    places = [rows for rows, _ in parts]
-    order, counts = np.argsort(np.concatenate(places)), list(map(len, places))
-    passes = zip(*(pricing.unit(kind) for _, pricing in parts))
-    return UnitSeconds(*(repeated(joined(each, counts), order) for each in passes))
-
-
-def rows_of(plans: Plan, rows: np.ndarray) -> Plan:
-    """Some of the plans of an array."""
-    numbers: dict[str, Any] = {name: getattr(plans, name)[rows] for name in DEGREES}
-    return replace(plans, **numbers)
-
-
-def joined(parts: Sequence[TimeBreakdown], counts: Sequence[int]) -> TimeBreakdown:
-    """Seconds of so many plans, and behind them those of as many others."""
-
-    def column(seconds: Sequence[Any]) -> np.ndarray:
-        return np.concatenate([np.full(count, each) for count, each in zip(counts, seconds)])
-
-    kinds = dict.fromkeys(kind for part in parts for kind in part)
-    every = TimeBreakdown({kind: column([part[kind] for part in parts]) for kind in kinds})
-    every.launch_seconds = column([part.launch_seconds for part in parts])
-    return every
+            one.units[kind] = UnitSeconds(*(seconds.at(places) for seconds in few.unit(kind)))
 
 
 def first_of_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -160,14 +124,6 @@ def first_of_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarra
     codes = [np.unique(column, return_inverse=True)[1] for column in columns]
     code = np.ravel_multi_index(codes, [code.max() + 1 for code in codes])
     return np.unique(code, return_index=True, return_inverse=True)[1:]
-
-
-def repeated(seconds: TimeBreakdown, places: np.ndarray) -> TimeBreakdown:
-    """The seconds of plans, of which some are at several places."""
-    every = TimeBreakdown({kind: each[places] if np.ndim(each) else each for kind, each in seconds.items()})
-    launch = seconds.launch_seconds
-    every.launch_seconds = launch[places] if np.ndim(launch) else launch
-    return every
 
 
 def units_of(pricing: Pricing) -> list[UnitSeconds]:
