@@ -15,6 +15,7 @@ from ndparallel.commands.plan_measured import differences_from, show_differences
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.launch_flags.options import described, launch_script, script_given
+from ndparallel.launch_flags.rows_beside import rows_beside_hint
 from ndparallel.planner.describe import headline, parts, sentences, shared_ports
 from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
@@ -48,7 +49,7 @@ def run_one(arguments: argparse.Namespace) -> int:
             print(f"careful: {sentence}", file=sys.stderr)
         return 0
     console, _ = plain_console()
-    show(console, found, arguments, [*notes, *compared, *not_launched(found)])
+    show(console, found, arguments, [*notes, *compared, *not_launched(found), *rows_beside_hint(found)])
     show_beside(console, found, changed, measured, remedies)
     return 0
 

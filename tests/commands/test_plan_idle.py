@@ -64,3 +64,28 @@ def test_a_default_that_is_typed_beside_a_script_is_refused_as_any_other_value_i
     script.write_text("torchrun pretrain_gpt.py --num-layers 4 --tensor-model-parallel-size 2")
     assert main(["plan", "--from-megatron", str(script), "--tp", "1"]) == 2
     assert "--tp is the business of" in capsys.readouterr().err
+
+
+MIXTURE = [
+    *("--model", "qwen3-235b-a22b", "--gpus", "256", "--global-batch", "1024", "--timeline", "none"),
+    *("--pp", "4", "--ep", "32", "--zero", "1", "--recompute", "selective"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--chunks", "4"], True),
+        (["--chunks", "4", "--overlap", "tp,dp,pp,cp,ep"], False),
+        (["--chunks", "1"], False),  # which Megatron-Core's pairs of microbatches cannot have in a pipeline
+        (["--chunks", "4", "--software", "torchtitan"], False),
+        (["--chunks", "4", "--ep", "1"], False),
+    ],
+)
+def test_a_mixture_is_told_how_long_its_step_is_with_rows_beside_compute(options, said, capsys):
+    told = " ".join(printed(capsys, *MIXTURE, *options).split())
+    assert ("With --overlap tp,dp,pp,cp,ep rows travel" in told) == said
+    if said:
+        seconds = float(told.partition("the step takes ")[2].split()[0])
+        words = [*MIXTURE, *options, "--overlap", "tp,dp,pp,cp,ep", "--json"]
+        assert json.loads(printed(capsys, *words))["step_seconds"] == pytest.approx(seconds, rel=1e-2)
