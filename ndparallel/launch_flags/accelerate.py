@@ -25,10 +25,10 @@ from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
 
-STACKS = ("accelerate",)
+STACKS = ("accelerate", "accelerate-sync-each-batch")
 FILE = "accelerate_by_ndparallel.yaml"  # that the script writes: no name that a user may have given
 # of its software: what keys choose
-FREE = ("attention", "context_parallel", "reshards", "sharding", "whole_between")
+FREE = ("attention", "context_parallel", "reshards", "sharding")
 ON_NODES = (
     '--machine_rank "$MACHINE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
 )

@@ -19,6 +19,7 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.accelerate import STACKS
 from ndparallel.launch_flags.frozen import frozen, release
 from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program
 from ndparallel.launch_flags.program_adapters import adapters_in
@@ -285,7 +286,7 @@ def stack_from(settings: Settings, plan: Plan, words: Configuration) -> Stack:
     if (number := settings.number(VERSION)) not in versions:
         raise unknown(VERSION, f"{number}", map(str, versions))
     sums = SYNCS.search(str(words.get(fields.TRANSFORMERS_ACCELERATOR)))
-    found = replace(find_stack("accelerate"), sharding=versions[number], whole_between=not sums)
+    found = replace(find_stack(STACKS[bool(sums)]), sharding=versions[number])
     if plan.cp == 1:
         return found
     return replace(found, context_parallel=settings.word(fields.ACCELERATE_WAY, ways))

@@ -199,6 +199,8 @@ ACCELERATE = replace(
     logits_kept_half=0,
     grouped_experts=True,
 )
+# With sync_each_batch in accelerator_config every microbatch sums gradients (transformers/trainer.py)
+ACCELERATE_SYNC = replace(ACCELERATE, name="accelerate-sync-each-batch", whole_between=False)
 # The lessons' own layers (ndparallel/model); tests/ladder/test_rung3_lists.py holds these switches to them
 POCKET = Stack(
     name="pocket",
@@ -230,7 +232,7 @@ POCKET = Stack(
 _MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)
 _TORCH = (
     *(FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, ACCELERATE),
-    POCKET,
+    *(ACCELERATE_SYNC, POCKET),
 )
 STACKS = {stack.name: stack for stack in _MEGATRON + _TORCH}
 

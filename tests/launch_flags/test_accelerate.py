@@ -76,7 +76,7 @@ def read(text: str, gpus: int | None = None, variables: dict[str, str] | None = 
             {"reshards": False},
             {"sharding": "fsdp1"},
             {"context_parallel": "ring"},
-            {"whole_between": False},
+            {"name": "accelerate-sync-each-batch", "whole_between": False},
         ]
     ),
 )
@@ -404,7 +404,7 @@ def test_gradients_that_every_microbatch_sums_are_not_whole_in_between():
     """sync_each_batch of GradientAccumulationPlugin, with which Trainer takes no no_sync."""
     every = '{"split_batches": false, "gradient_accumulation_kwargs": {"sync_each_batch": true}}'
     whole, summed = (read(FSDP2, variables=BATCH | more) for more in ({}, {"accelerator_config": every}))
-    assert not summed.job.stack.whole_between
+    assert summed.job.stack == find_stack("accelerate-sync-each-batch")
     saved = [peak_memory(found.job, found.plan).buffers for found in (whole, summed)]
     assert saved[0] - saved[1] == pytest.approx(2 * SIZE, rel=0.01)
     assert predict(summed.job, summed.plan).seconds > predict(whole.job, whole.plan).seconds
