@@ -16,12 +16,14 @@ import shlex
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import option_of
+from ndparallel.base.words import listed, option_of
 from ndparallel.launch_flags.options import add_launch_options, script_given
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import JOB_DEFAULTS, plan_options_given, with_defaults
 from ndparallel.planner.state_options import add_state_options
+
+QUESTIONS = ("why", "what_if", "measured", "measured_memory", "price_per_gpu_hour")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,12 +127,24 @@ def refuse_contradictions(arguments: argparse.Namespace) -> None:
     """Raise UserError for options of which one would be ignored."""
     if arguments.json and arguments.csv:
         raise UserError("--json and --csv are two ways to print the same: choose one.")
-    if arguments.csv and arguments.why:
-        raise UserError("--csv prints plans, and no answer to --why: leave one of the two out.")
+    if arguments.csv and arguments.emit:
+        raise UserError("--csv prints plans, and --emit a launch script: choose one.")
+    refuse_unanswered(arguments)
     asked = {"--emit": arguments.emit, "--framework": arguments.framework, "--any": arguments.any}
     given = {option: value for option, value in asked.items() if value}
     if len({*given.values()}) > 1:
         raise UserError(f"{' and '.join(given)} name other frameworks: choose one.")
+
+
+def refuse_unanswered(arguments: argparse.Namespace) -> None:
+    """Raise UserError for questions beside what prints plans, or a launch script, and nothing else."""
+    prints = {"--csv": "plans" * arguments.csv, "--emit": "a launch script" * bool(arguments.emit)}
+    asked = [option_of(name) for name in QUESTIONS if getattr(arguments, name) not in (None, [])]
+    for option, what in prints.items():
+        if what and asked and not arguments.json:
+            raise UserError(
+                f"{option} prints {what}, and no answer to {listed(asked)}: leave one or the other out."
+            )
 
 
 def refuse_measured(arguments: argparse.Namespace) -> None:

@@ -10,10 +10,12 @@ from rich.table import Table
 
 from gpu import si
 from ndparallel.base.words import WIDTH
+from ndparallel.commands.plan_idle import idle_options
 from ndparallel.commands.plan_measured import differences_from, show_differences
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.launch_flags.options import described, launch_script, script_given
+from ndparallel.launch_flags.rows_beside import rows_beside_hint
 from ndparallel.planner.describe import headline, parts, sentences, shared_ports
 from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
@@ -32,18 +34,22 @@ def run_one(arguments: argparse.Namespace) -> int:
         announce(f"one plan, on a batch of {asked.job.global_batch:,} sequences")
         found = predict(asked.job, asked.plan)
         changed = after_changes(arguments.what_if, found) if arguments.what_if else {}
+    idle = idle_options(arguments, asked, found)
+    notes = [*asked.notes, *idle]
     better, compared = better_than_script(arguments, found)
     measured, remedies = differences_from(arguments, found), remedies_for(arguments, found)
     if arguments.json:
-        training = found.training(arguments.tokens, arguments.price_per_gpu_hour) | {"notes": asked.notes}
+        training = found.training(arguments.tokens, arguments.price_per_gpu_hour) | {"notes": notes}
         beside = as_json(found, changed, measured, remedies)
         print_json(found.as_dict() | training | better | beside | launch_script(arguments.emit, found))
         return 0
     if arguments.emit:
         print(launch_script(arguments.emit, found)["launch"], end="")
+        for sentence in idle:
+            print(f"careful: {sentence}", file=sys.stderr)
         return 0
     console, _ = plain_console()
-    show(console, found, arguments, [*asked.notes, *compared, *not_launched(found)])
+    show(console, found, arguments, [*notes, *compared, *not_launched(found), *rows_beside_hint(found)])
     show_beside(console, found, changed, measured, remedies)
     return 0
 

@@ -23,9 +23,10 @@ from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
 
-STACKS = ("accelerate",)
+STACKS = ("accelerate", "accelerate-sync-each-batch")
 FILE = "accelerate_by_ndparallel.yaml"  # that the script writes: no name that a user may have given
-FREE = ("attention", "context_parallel", "reshards", "sharding")  # of its software: what keys choose
+# of its software: what keys choose
+FREE = ("attention", "context_parallel", "reshards", "sharding")
 ON_NODES = (
     '--machine_rank "$MACHINE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
 )
@@ -114,6 +115,9 @@ def arguments_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     yield fields.TRANSFORMERS_STEPS, f"{plan.microbatches(job)}"
     yield "bf16", f"{not job.half}".lower()
     yield fields.TRANSFORMERS_RECOMPUTE, "false"  # FSDP's own, if any
+    if not job.stack.whole_between:
+        every = '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'
+        yield fields.TRANSFORMERS_ACCELERATOR, f"'{every}'"
 
 
 def in_tables(options: dict[str, Any]) -> dict[str, Any]:

@@ -190,7 +190,7 @@ DEEPSPEED_DEGREES = {
 DEEPSPEED_INTERVAL = "pipeline.activation_checkpoint_interval"
 # of transformers' TrainingArguments
 TRANSFORMERS_MICRO, TRANSFORMERS_STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
-TRANSFORMERS_RECOMPUTE = "gradient_checkpointing"
+TRANSFORMERS_RECOMPUTE, TRANSFORMERS_ACCELERATOR = "gradient_checkpointing", "accelerator_config"
 TRANSFORMERS_MOMENTS = {"fp32": "", "8bit": "adamw_bnb_8bit"}  # --optim
 
 # options of `accelerate launch`, and the tables in its file that hold those whose names begin so

@@ -12,7 +12,6 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.rules import Condition, LaunchRule, is_none_of, rule_maker
 from ndparallel.pipeline.catalog import RECIPES, names_in
-from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
 
@@ -27,14 +26,8 @@ def unsharded(plan: Plan):
     return (plan.tp > 1) & np.logical_not(plan.sequence_parallel)
 
 
-def has_one_rank(job: TrainingJob, plan: Plan):
-    """Whether rows go to no other rank, where Megatron-Core takes neither DeepEP nor HybridEP
-    (MoEFlexTokenDispatcher in megatron/core/transformer/moe/token_dispatcher.py)."""
-    return DISPATCHERS[job.stack.dispatcher].once & (plan.tp * plan.ep == 1)
-
-
 def dispatcher_of(job: TrainingJob, plan: Plan) -> str:
-    return "alltoall" if has_one_rank(job, plan) else job.stack.dispatcher
+    return "alltoall" if plan.keeps_rows(job.stack) else job.stack.dispatcher
 
 
 def recomputes(job: TrainingJob, plan: Plan, *modules: str):
@@ -115,7 +108,7 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
         lambda job, plan: (
             job.stack.graphs in GRAPH_SCOPES
             and job.capacity_factor is not None
-            and has_one_rank(job, plan) | (job.stack.dispatcher == "alltoall")
+            and plan.keeps_rows(job.stack) | (job.stack.dispatcher == "alltoall")
         ),
     ),
     never(
@@ -125,7 +118,7 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
             job.stack.graphs == "step"
             and job.capacity_factor is not None
             and job.stack.dispatcher == "deepep"
-            and np.logical_not(has_one_rank(job, plan))
+            and np.logical_not(plan.keeps_rows(job.stack))
         ),
     ),
 )

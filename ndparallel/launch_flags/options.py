@@ -165,8 +165,8 @@ def numbered(words: str) -> dict[str, str]:
 def refuse_other_options(arguments: argparse.Namespace, framework: Framework, path: Path) -> None:
     """Raise UserError for a size or a degree beside a file that has its own."""
     allowed = {*BESIDE_A_FILE, *framework.asks}
-    for name, default in (JOB_DEFAULTS | PLAN_DEFAULTS).items():
-        if getattr(arguments, name) not in (None, default) and name not in allowed:
+    for name in JOB_DEFAULTS | PLAN_DEFAULTS:
+        if name in arguments.typed and name not in allowed:
             raise UserError(
                 f"{option_of(name)} is the business of {path} here: change it there, or leave "
                 f"--from-{framework.name} out."

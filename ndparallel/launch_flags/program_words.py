@@ -28,6 +28,8 @@ ADAM = re.compile(
 )
 NOT_MODELLED = {  # what is priced in place of what they ask for
     "torch_compile": "layers are eager",
+    "fp8": "matmuls are in 16 bits",
+    **dict.fromkeys(("cut_cross_entropy", "liger_fused_linear_cross_entropy"), "logits are whole"),
     **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "use_liger"), "logits are whole"),
     **dict.fromkeys(("freeze_llm", "tune_mm_mlp_adapter"), "all weights are trained"),
     **dict.fromkeys(

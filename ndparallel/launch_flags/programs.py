@@ -103,6 +103,10 @@ def words_in(text: str) -> dict[str, str]:
     """The arguments in a file of a program's: those that are one word."""
     said = mapping({"the file": loaded(text)}, "the file")
     words = {AXOLOTL.get(name, name): value for name, value in said.items() if value not in EMPTY}
+    if "CutCrossEntropyPlugin" in str(said.get("plugins")):  # which does so by default
+        words.setdefault("cut_cross_entropy", "true")
+    if fields.TRANSFORMERS_ACCELERATOR in words:
+        words[fields.TRANSFORMERS_ACCELERATOR] = f"{words[fields.TRANSFORMERS_ACCELERATOR]}"
     for name in words.keys() & {*MATRICES}:
         words[name] = ",".join(map(str, words[name])) if isinstance(words[name], list) else words[name]
     return {

@@ -10,6 +10,7 @@ Limit  What only the program knows is given beside the file (--model, --sequence
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,11 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.accelerate import STACKS
 from ndparallel.launch_flags.frozen import frozen, release
 from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program
 from ndparallel.launch_flags.program_adapters import adapters_in
+from ndparallel.launch_flags.program_fsdp import MIXED, asks_for_fsdp, of_file, of_program
 from ndparallel.launch_flags.program_words import (
     RECOMPUTES,
     sequence_of,
@@ -35,6 +38,7 @@ from ndparallel.launch_flags.programs import (
     programs_arguments,
     script_and_files,
     without_documents,
+    words_in,
 )
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration, Settings, notes_on_keys, read_value
@@ -44,11 +48,20 @@ from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stack import Stack
 
-OWN_FILE = re.compile(r"^(?:distributed_type|fsdp_config)[ \t]*:", re.MULTILINE)
-NAMES = {"config_file", "use_fsdp"}  # options by which a command is Accelerate's
+OWN_FILE = re.compile(r"^distributed_type[ \t]*:", re.MULTILINE)
+SYNCS = re.compile(r"sync_each_batch\W*true", re.IGNORECASE)
+WAYS = {  # options of a command, by their distributed_type
+    "use_fsdp": "FSDP",
+    "use_deepspeed": "DEEPSPEED",
+    "use_megatron_lm": "MEGATRON_LM",
+    "multi_gpu": "MULTI_GPU",
+}
+NAMES = {"config_file", *WAYS}  # by which a command is Accelerate's
 INSTEAD = {
     "DEEPSPEED": "take --from-deepspeed",
     "MULTI_GPU": "plan it by options, as --software pytorch --zero 0",
+    "NO": "plan one GPU by options, as --software pytorch --gpus 1",
+    "MEGATRON_LM": "plan it by options, as --software megatron-core --tp 8",
 }
 STRATEGIES = {  # of FSDP1: ZeRO's stage, and whether the ranks of a node share the states, and not all
     "FULL_SHARD": (3, False),
@@ -63,12 +76,11 @@ NUMBERED = {
     "4": "HYBRID_SHARD",
     "5": "HYBRID_SHARD_ZERO2",
 }
-WORDS = ("true", "auto_wrap")  # of --fsdp, that change nothing
-MIXED = ("bf16", "fp16")
 PRECISIONS = (*MIXED, "no")
 REFUSED = {  # degrees that are not read, with the reason
     "parallelism_config_tp_size": "each model's own tensor parallelism in transformers is not priced",
     "parallelism_config_sp_size": "it is Ulysses under DeepSpeed: take --from-deepspeed",
+    "parallelism_config_ep_size": "Axolotl's own expert parallelism is not priced",
 }
 NOT_MODELLED = {  # options: what is priced without a word, and what in place of others
     "fsdp_auto_wrap_policy": (("TRANSFORMER_BASED_WRAP",), "each layer is a unit of FSDP"),
@@ -100,13 +112,13 @@ def read_accelerate(text: str, hardware: Hardware, beside: Beside = NOTHING) -> 
     settings = Settings(found.options, frozen("accelerate")["defaults"])
     refuse_other_ways(settings)
     words = {name: read_value(value) for name, value in found.arguments.items()}
-    gpus = settings.number("num_processes", 0) if beside.gpus is None else beside.gpus
+    gpus = beside.gpus or settings.number("num_processes", 0) or degrees_of_fsdp2(settings)
     plan = plan_from(settings, words, hardware, gpus)
     shape, steps = shape_of(found.arguments, beside), number_of(words, STEPS, 1)
     job = TrainingJob(
         shape,
         hardware,
-        stack_from(settings, plan),
+        stack_from(settings, plan, words),
         sequence_of(words, beside.sequence),
         plan.dp * plan.micro_batch * steps,
         half=settings.text("mixed_precision") == "no" and not any(words.get(name) is True for name in MIXED),
@@ -136,8 +148,11 @@ def job_of(text: str, variables: Mapping[str, str], folder: Path | None) -> Acce
     """Read a file of `accelerate config`, or a script, whose last command with one counts; of `variables`
     those with names are arguments of the program too. Raises UserError for what is none of these."""
     own = {name: value for name, value in variables.items() if not name.isdecimal()}
-    if OWN_FILE.search(without_documents(text)[0]):
+    alone = without_documents(text)[0]
+    if OWN_FILE.search(alone):
         return AccelerateJob(options_of(accelerates(text)), own)
+    if asks_for_fsdp(alone):
+        return AccelerateJob(options_of(of_file(text)), words_in(text) | own)
     script, files = script_and_files(text, variables, folder)
     found = (of_command(words, script.variables, files) for words in script.commands[::-1])
     if not (job := next(filter(None, found), None)):
@@ -153,37 +168,17 @@ def of_command(words: list[str], variables: Mapping[str, list[str]], files: File
     command."""
     launcher, program = launcher_and_program(words)
     own = arguments_of(launcher or words)
+    arguments = programs_arguments(program, files)
+    asked = of_program(arguments, program, files)  # which counts for more than the launcher's
     if not any("accelerate" in word for word in words[:3]) or not own.keys() & NAMES:
-        arguments = programs_arguments(program, files)
-        gpus = gpus_started(launcher, variables)
-        return AccelerateJob(by_program(arguments, files, gpus), arguments) if "fsdp" in arguments else None
-    file = (
-        accelerates(files.text(own["config_file"])) if "config_file" in own else {"distributed_type": "FSDP"}
-    )
+        gpus = own.get("num_processes") or str(gpus_started(launcher or words, variables))
+        return AccelerateJob(options_of(asked | {"num_processes": gpus}), arguments) if asked else None
+    way = next((WAYS[name] for name in WAYS if name in own), "NO")
+    file = accelerates(files.text(own["config_file"])) if "config_file" in own else {"distributed_type": way}
     known = {*frozen("accelerate")["keys"]} - NAMES
     options = {name: value for name, value in own.items() if name in known}
-    return AccelerateJob(options_of(file | options), programs_arguments(program, files))
-
-
-def by_program(arguments: Mapping[str, str], files: Files, gpus: int) -> Configuration:
-    """The options that a program's --fsdp and --fsdp_config stand for (_process_fsdp_args in
-    transformers/training_args.py)."""
-    table = accelerates(files.text(arguments["fsdp_config"])) if "fsdp_config" in arguments else {}
-    found = {f"fsdp_{name.removeprefix('fsdp_')}": value for name, value in table.items()}
-    version = str(found.setdefault(VERSION, "2"))
-    if "fsdp_cpu_offload" in found:
-        found[fields.ACCELERATE_HOST] = found.pop("fsdp_cpu_offload")
-    for word in arguments["fsdp"].split():
-        if word == "offload":
-            found[fields.ACCELERATE_HOST] = "true"
-        elif word.upper() in STRATEGIES:
-            way = {RESHARD: f"{word == 'full_shard'}"} if version == "2" else {STRATEGY: word.upper()}
-            found = way | found
-        elif word not in WORDS:
-            raise unknown("--fsdp", word, [*map(str.lower, STRATEGIES), "offload", "auto_wrap"])
-    precision = next((name for name in MIXED if arguments.get(name, "").lower() == "true"), "no")
-    own = {"distributed_type": "FSDP", "mixed_precision": precision, "num_processes": str(gpus)}
-    return options_of(own | found)
+    programs = asked if way == "MULTI_GPU" else {name: asked[name] for name in asked if "fsdp_" in name}
+    return AccelerateJob(options_of(file | options | programs), arguments)
 
 
 def options_of(said: Mapping[str, Any]) -> Configuration:
@@ -210,7 +205,7 @@ def refuse_other_ways(settings: Settings) -> None:
     if is_fsdp1(settings) and settings.switch(fields.ACCELERATE_HOST):
         raise UserError(f"{fields.ACCELERATE_HOST} is priced with {VERSION} 2 alone, and not 1.")
     for key, why in REFUSED.items():
-        if settings.number(key) > 1:
+        if key in settings.given and settings.number(key) > 1:
             raise UserError(f"{key} {settings.number(key)} is not read: {why}.")
 
 
@@ -262,11 +257,16 @@ def of_fsdp1(settings: Settings, hardware: Hardware, gpus: int) -> tuple[int, in
     return zero, host_size(hardware) if in_node and gpus > host_size(hardware) else 0
 
 
+def degrees_of_fsdp2(settings: Settings) -> int:
+    """GPUs that the degrees make, which Accelerate asks for; 0 where none is given."""
+    degrees = prod(settings.number(key) for key in (CP, REPLICAS, SHARDS))
+    return degrees if degrees > 1 else 0
+
+
 def of_fsdp2(settings: Settings, gpus: int) -> tuple[int, int]:
     """The same of FSDP2, whose degrees must make the GPUs, if there are any."""
     cp, replicas, shards = (settings.number(key) for key in (CP, REPLICAS, SHARDS))
-    degrees = cp * replicas * shards
-    if degrees > 1 and degrees != gpus:
+    if (degrees := degrees_of_fsdp2(settings)) not in (0, gpus):
         raise UserError(
             f"{CP} {cp}, {REPLICAS} {replicas} and {SHARDS} {shards} make {degrees} GPUs, and there are "
             f"{gpus}: change one."
@@ -274,14 +274,15 @@ def of_fsdp2(settings: Settings, gpus: int) -> tuple[int, int]:
     return 3 if settings.switch(RESHARD) else 2, shards * cp if replicas > 1 else 0
 
 
-def stack_from(settings: Settings, plan: Plan) -> Stack:
-    """Accelerate, with FSDP of its version, and the way in which keys and values travel over cp. Raises
-    UserError for another."""
+def stack_from(settings: Settings, plan: Plan, words: Configuration) -> Stack:
+    """Accelerate, with FSDP of its version, whether every microbatch sums gradients, and the way in which
+    keys and values travel over cp. Raises UserError for another."""
     versions = {number: name for name, number in fields.ACCELERATE_VERSIONS.items()}
     ways = {word: name for name, word in fields.ACCELERATE_WAYS.items()}
     if (number := settings.number(VERSION)) not in versions:
         raise unknown(VERSION, f"{number}", map(str, versions))
-    found = replace(find_stack("accelerate"), sharding=versions[number])
+    sums = SYNCS.search(str(words.get(fields.TRANSFORMERS_ACCELERATOR)))
+    found = replace(find_stack(STACKS[bool(sums)]), sharding=versions[number])
     if plan.cp == 1:
         return found
     return replace(found, context_parallel=settings.word(fields.ACCELERATE_WAY, ways))

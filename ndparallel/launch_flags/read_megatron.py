@@ -203,6 +203,7 @@ def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
     if flags.has("--use-flash-attn") and not shape.sinks:  # which Transformer Engine takes others for
         attention = "flash2"
     reduces, gathers = flags.has(fields.GRADIENTS_BESIDE), flags.has(fields.WEIGHTS_BESIDE)
+    cut = cuts_experts(flags, shape, plan)
     return replace(
         base,
         attention=attention,
@@ -217,8 +218,8 @@ def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
         prefetch=gathers if plan.zero == 3 else reduces,
         context_parallel=CP_COMM_TYPES.get(flags.text("--cp-comm-type") or "p2p", "ring"),
         pp_overlap=not flags.has(fields.MESSAGES_NOT_BESIDE),
-        dispatcher=dispatcher_from(flags, plan, base) if shape.experts else base.dispatcher,
-        expert_tp=cuts_experts(flags, shape, plan),
+        dispatcher=dispatcher_from(flags, plan, base, cut) if shape.experts else base.dispatcher,
+        expert_tp=cut,
         hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
         graphs=graphs_from(flags),
         fused_permutation=flags.has(fields.FUSED["fused_permutation"]),
@@ -263,17 +264,21 @@ def dropout_from(flags: GivenFlags) -> bool:
     return True
 
 
-def dispatcher_from(flags: GivenFlags, plan: Plan, base: Stack) -> str:
-    """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones. Of a single rank
-    a script cannot say the software's own."""
+def dispatcher_from(flags: GivenFlags, plan: Plan, base: Stack, cut: bool) -> str:
+    """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones. Raises UserError
+    for one that Megatron-Core stops with, as rows go to no other rank."""
     flags.heed("--moe-router-dtype", "--moe-enable-deepep")  # an older word for what flex does anyway
     kind, backend = flags.text("--moe-token-dispatcher-type"), flags.text("--moe-flex-dispatcher-backend")
     if kind is None:
         flags.assume("--moe-token-dispatcher-type", "allgather")
     named = (backend or "deepep") if kind == "flex" else kind or "allgather"
-    if plan.tp * plan.ep == 1 and named == "alltoall":
-        return base.dispatcher
-    return named if named in fields.DISPATCHERS else "alltoall"
+    found = named if named in fields.DISPATCHERS else "alltoall"
+    if plan.keeps_rows(replace(base, dispatcher=found, expert_tp=cut)):
+        raise UserError(
+            f"--moe-token-dispatcher-type flex takes rows to other ranks' experts by {found}, and with ep 1 "
+            "and whole experts there are none, so that Megatron-Core stops: take alltoall."
+        )
+    return found
 
 
 def cuts_experts(flags: GivenFlags, shape: ModelShape, plan: Plan) -> bool:

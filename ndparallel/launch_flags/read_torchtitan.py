@@ -27,6 +27,7 @@ from ndparallel.launch_flags.torchtitan_settings import (
     EXPERT_TP,
     ROTATION,
     TorchtitanSettings,
+    idle_tables,
     lacking_keys,
     of_command,
     of_recipe,
@@ -59,6 +60,10 @@ NOT_MODELLED = {  # settings: what is priced without a word, and what in place o
     "parallelism.context_parallel_load_balancer": (("headtail",), "sequences are cut in head and tail"),
     "parallelism.disable_loss_parallel": ((False,), "tp ranks share the loss"),
     "debug.deterministic": ((False,), "kernels are the quickest"),
+    **{
+        f"{table}.enable_fsdp_float8_all_gather": ((False,), "FSDP gathers weights in 16 bits")
+        for table in ("float8", "quantize.linear.float8")
+    },
 }
 
 
@@ -174,7 +179,11 @@ def dtype_from(settings: TorchtitanSettings, shape: ModelShape) -> str:
 
 def notes(settings: TorchtitanSettings, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
-    yield from notes_on_keys("torchtitan", settings.given, lacking_keys(settings.given), NOT_MODELLED)
+    idle = idle_tables(settings)
+    used = {key: value for key, value in settings.given.items() if not key.startswith((*idle,))}
+    yield from notes_on_keys("torchtitan", used, lacking_keys(settings.given), NOT_MODELLED)
+    for table in idle:
+        yield f"[{table}] has no effect: model.converters does not name its converter, which alone casts."
     yield from notes_on_layers(settings, job, plan)
     yield from notes_on_the_step(settings, job, plan)
     assumed = {key: value for key, value in settings.assumed.items() if not key.startswith("model.")}

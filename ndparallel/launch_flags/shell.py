@@ -36,7 +36,7 @@ PIECE = re.compile(
 )
 SHELLS = (("bash", "-c"), ("sh", "-c"))
 INCLUDES = (["source"], ["."])
-PROGRAMS = ("llamafactory-cli", "axolotl")  # as in `llamafactory-cli train FILE.yaml`
+PROGRAMS = ("llamafactory-cli", "axolotl", "axolotl.cli.train")  # as in `llamafactory-cli train FILE.yaml`
 AND_OR = {"&&": lambda truth: truth, "||": lambda truth: None if truth is None else not truth}
 # in which && and || join tests; a branch of `case`, or another block, may begin before it
 CONDITION = re.compile(r"(?:.{0,200}?\))??\s*(?:(?:then|else|do|\{)\s+)?(?:if|elif|while|until)\s", re.DOTALL)

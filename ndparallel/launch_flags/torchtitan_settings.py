@@ -167,6 +167,13 @@ def renamed(given: Configuration) -> Configuration:
     return found
 
 
+def idle_tables(settings: Settings) -> list[str]:
+    """Tables of converters that model.converters does not name, so that nothing is converted."""
+    named = {name.split()[0] for name in settings.texts("model.converters")}
+    idle = [table for table, now in OLDER_CONVERTERS.items() if now.split()[0] not in named]
+    return [table for table in idle if any(key.startswith(f"{table}.") for key in settings.given)]
+
+
 # ---------------------------------------------------------------------------------------------- command lines
 
 

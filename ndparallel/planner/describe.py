@@ -278,6 +278,14 @@ def peak_in_step(found: Prediction) -> list[str]:
     ]
 
 
+def whole_gradients(found: Prediction) -> list[str]:
+    """What takes the room that lacks, where FSDP leaves gradients whole between microbatches."""
+    whole = found.job.stack.whole_between and found.plan.zero == 3 and found.microbatches > 1
+    if not whole or found.missing_bytes <= 0:
+        return []
+    return ["Buffers hold all gradients, which stay whole until the last microbatch."]
+
+
 def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> list[str]:
     """What the tables do not say."""
     kind, lost = bound(found)
@@ -293,6 +301,7 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {room_words(found)}",
         *host_words(found),
         *peak_in_step(found),
+        *whole_gradients(found),
         *imbalance_sentences(found),
         *assumed_links(found.job, int(found.plan.gpus)),
         *node_sentences(found),

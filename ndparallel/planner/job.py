@@ -25,6 +25,7 @@ from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.adapters import Adapters
+from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.number_types import NUMBER_TYPES, NumberType
 from ndparallel.planner.numbers import smaller
@@ -234,6 +235,11 @@ class Plan:
     def sharding_ranks(self):
         """Ranks that the states of what all of dp hold are sharded over: of ZeRO-3 perhaps fewer."""
         return (self.zero == 3 and self.shards) or self.dp * self.cp
+
+    def keeps_rows(self, stack: Stack):
+        """Whether rows go to no other rank, where software takes none of its dispatchers that send a row
+        once (MoEFlexTokenDispatcher in megatron/core/transformer/moe/token_dispatcher.py)."""
+        return DISPATCHERS[stack.dispatcher].once & (self.expert_parts(stack) == 1)
 
     def expert_ranks(self, stack: Stack):
         """Ranks that the states of the same experts are sharded over: as many as hold them among those that

@@ -27,6 +27,11 @@ def anywhere(condition: Any) -> bool:
     return bool(condition.any() if isinstance(condition, np.ndarray) else condition)
 
 
+def everywhere(condition: Any) -> bool:
+    """Whether it holds for every plan."""
+    return bool(condition.all() if isinstance(condition, np.ndarray) else condition)
+
+
 def doublings(number: Any) -> Any:
     """How often 1 is doubled until it is as large."""
     return np.ceil(np.log2(number)) if isinstance(number, np.ndarray) else math.ceil(math.log2(number))

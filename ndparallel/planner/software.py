@@ -48,6 +48,7 @@ MEGATRON_CORE = Stack(
     latent_on_shards=True,
     linear_cut_by=("tp", "cp"),
     dispatcher="deepep",
+    sorts_alone=True,
     early_gates=True,
     keeps_cast=True,
     dummy_gradients=True,
@@ -198,6 +199,8 @@ ACCELERATE = replace(
     logits_kept_half=0,
     grouped_experts=True,
 )
+# With sync_each_batch in accelerator_config every microbatch sums gradients (transformers/trainer.py)
+ACCELERATE_SYNC = replace(ACCELERATE, name="accelerate-sync-each-batch", whole_between=False)
 # The lessons' own layers (ndparallel/model); tests/ladder/test_rung3_lists.py holds these switches to them
 POCKET = Stack(
     name="pocket",
@@ -227,8 +230,8 @@ POCKET = Stack(
     bucket_bytes=0.1e6,
 )
 _STACKS = (
-    *(MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021, FSDP_2023),
-    *(TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, ACCELERATE, POCKET),
+    *(MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021, FSDP_2023, TORCHTITAN),
+    *(TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, ACCELERATE, ACCELERATE_SYNC, POCKET),
 )
 STACKS = {stack.name: stack for stack in _STACKS}
 

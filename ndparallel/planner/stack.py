@@ -234,6 +234,7 @@ class MixtureSettings:
     """Mixtures of experts."""
 
     dispatcher: str = "alltoall"  # of rows: one of ndparallel.planner.dispatchers
+    sorts_alone: bool = False  # rows of several experts are sorted behind an all-to-all of one rank, too
     grouped_experts: bool = False  # one kernel multiplies all experts of a rank, and not one each
     # experts' activations are weighed, and not their outputs, which then need not be kept
     early_gates: bool = False

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import gcd
 
 from gpu import si
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, whose
+from ndparallel.launch_flags.rows_beside import with_rows_beside
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB
@@ -162,13 +162,11 @@ class GuideRules:
     def hide_rows(self, plan: Plan) -> None:
         """Let rows travel beside another microbatch's compute, where Megatron-Core can do that with this plan
         and predictions can tell the difference."""
-        hiding = replace(self.job, stack=replace(self.job.stack, hides_dispatch=True))
-        if "megatron" not in whose(self.job) or not FRAMEWORKS["megatron"].has(hiding, plan):
+        shown = predict(self.job, plan).seconds
+        if not (found := with_rows_beside(self.job, plan, shown)):
             return
-        shown, hidden = (predict(job, plan).seconds for job in (self.job, hiding))
-        if hidden * (1 + PLANS_OF_ONE_JOB) >= shown:
-            return
-        lacking = float(peak_memory(hiding, plan).total) - self.fitting.memory_bytes
+        hiding, hidden = found.job, found.seconds
+        lacking = float(found.fullest.total) - self.fitting.memory_bytes
         follows = f"yes: --overlap ep, {si(hidden, 's')} a step; without {si(shown, 's')}"
         if lacking > 0:
             follows = f"no: a step of {si(hidden, 's')}, but it lacks {si(lacking, 'B')}"

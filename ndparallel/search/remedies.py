@@ -26,6 +26,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.plan_name import name_of, plan_option
 from ndparallel.planner.prediction import Prediction, peak_memory
+from ndparallel.planner.software import ACCELERATE, ACCELERATE_SYNC
 from ndparallel.search.search import best_of
 from ndparallel.search.space import SearchSpace
 from ndparallel.search.timing_queue import EFFORT
@@ -44,7 +45,22 @@ STATES = job_change(
 )
 EIGHT_BITS = job_change("moments in 8 bits", "--moments 8bit", moments="8bit")
 HALF = job_change("all states in 16 bits", "--half", half=True)
+
+
+def summed(job: TrainingJob) -> TrainingJob:
+    """The job where Accelerate sums gradients behind every microbatch, of which the last one else does."""
+    if job.stack.name != ACCELERATE.name:
+        return job
+    return replace(job, stack=replace(job.stack, name=ACCELERATE_SYNC.name, whole_between=False))
+
+
+SUMMED = Change(
+    "gradients summed behind every microbatch",
+    lambda job, plan: (summed(job), plan),
+    f"--software {ACCELERATE_SYNC.name}",
+)
 JOBS: tuple[tuple[str, Change], ...] = (
+    (TIME, SUMMED),
     (TIME, ACTIVATIONS),
     (TIME, OPTIMIZER),
     (TIME, BOTH),

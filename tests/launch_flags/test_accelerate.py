@@ -70,7 +70,15 @@ def read(text: str, gpus: int | None = None, variables: dict[str, str] | None = 
     st.sampled_from([1, 2]),
     st.sampled_from(["none", "full"]),
     st.sampled_from([{}, {"half": True}, {"offload": TOGETHER}]),
-    st.sampled_from([{}, {"reshards": False}, {"sharding": "fsdp1"}, {"context_parallel": "ring"}]),
+    st.sampled_from(
+        [
+            {},
+            {"reshards": False},
+            {"sharding": "fsdp1"},
+            {"context_parallel": "ring"},
+            {"name": "accelerate-sync-each-batch", "whole_between": False},
+        ]
+    ),
 )
 def test_what_is_written_is_read_back(model, cp, sharded, micro_batch, recompute, states, switches):
     zero, shards = sharded
@@ -80,6 +88,7 @@ def test_what_is_written_is_read_back(model, cp, sharded, micro_batch, recompute
     job = job_of(model, stack=replace(find_stack("accelerate"), **switches), **states)
     assume(not [*why_not(job, plan)])
     assume("reshards" not in switches or (zero == 3 and plan.microbatches(job) > 1))
+    assume("whole_between" not in switches or zero == 3)
     try:
         text = emit_accelerate(job, plan)
     except UserError as reason:
@@ -265,6 +274,8 @@ def test_degrees_of_fsdp2_are_read_and_must_make_the_gpus():
     [
         ("distributed_type: FSDP", "distributed_type: DEEPSPEED", "take --from-deepspeed"),
         ("distributed_type: FSDP", "distributed_type: MULTI_GPU", "plan it by options"),
+        ("distributed_type: FSDP", "distributed_type: 'NO'", "plan one GPU by options"),
+        ("distributed_type: FSDP", "distributed_type: MEGATRON_LM", "as --software megatron-core"),
         ("mixed_precision: bf16", "mixed_precision: fp8", "'fp8' is not read, only bf16, fp16, no"),
         ("num_processes: 16", "", "how many GPUs"),
         ("num_processes: 16", "num_processes: many", "num_processes = 'many': give a whole number"),
@@ -315,6 +326,103 @@ def test_deepspeeds_reader_sends_a_file_of_fsdp_to_this_one(tmp_path, capsys):
     (tmp_path / "fsdp.yaml").write_text(FSDP2)
     assert main(["plan", "--from-deepspeed", str(tmp_path / "fsdp.yaml"), "--model", "llama-3-8b"]) == 2
     assert "take --from-accelerate" in " ".join(capsys.readouterr().err.split())
+
+
+AXOLOTL = """
+base_model: Qwen/Qwen3-8B
+plugins:
+  - axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin
+fsdp_version: 2
+fsdp_config:
+  offload_params: false
+  final_state_dict_type: FULL_STATE_DICT
+  auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  transformer_layer_cls_to_wrap: Qwen3DecoderLayer
+  reshard_after_forward: true
+  activation_checkpointing: true
+sequence_len: 2048
+gradient_accumulation_steps: 4
+micro_batch_size: 2
+bf16: auto
+"""
+OF_AXOLOTL = Plan(dp=8, zero=3, micro_batch=2, recompute="full")
+
+
+def test_axolotls_file_is_read_as_the_options_that_it_stands_for():
+    """setup_fsdp_envs and setup_parallelism_envs in axolotl/utils/trainer.py."""
+    found = read(AXOLOTL, gpus=8, model=None, variables={})
+    assert found.plan == OF_AXOLOTL and found.job.shape.name == "qwen3-8b"
+    assert (found.job.sequence, found.job.global_batch, found.job.half) == (2048, 64, False)
+    (note,) = found.notes
+    assert note == "--cut_cross_entropy of the program is not modelled: logits are whole."
+    older = AXOLOTL.replace("fsdp_version: 2", "fsdp:\n  - full_shard\n  - auto_wrap")
+    assert read(older, gpus=8, variables={}).job.stack.sharding == "fsdp1"
+    inside = AXOLOTL.replace("fsdp_version: 2\n", "").replace("  offload", "  fsdp_version: 2\n  offload")
+    assert read(inside, gpus=8, model=None, variables={}) == found
+    eight_bits = AXOLOTL.replace("bf16: auto", "fp8: true")
+    with pytest.raises(UserError, match="'fp8' is not read, only bf16, fp16, no"):
+        read(eight_bits, gpus=8)
+
+
+def test_axolotls_degrees_make_the_gpus():
+    degrees = "dp_shard_size: 4\ndp_replicate_size: 2\ncontext_parallel_size: 2\n"
+    found = read(AXOLOTL + degrees, variables={})
+    assert found.plan == replace(OF_AXOLOTL, dp=8, cp=2, shards=8)
+    assert found.job.stack.context_parallel == "ring"
+    packed = read(AXOLOTL + degrees + "sample_packing: true\n", variables={})
+    assert packed.job.stack.context_parallel == "all-gather"
+    for name in ("tensor_parallel_size", "expert_parallel_size"):
+        with pytest.raises(UserError, match="_size 2 is not read"):
+            read(f"{AXOLOTL}{name}: 2\n", gpus=16, variables={})
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus"),
+    [
+        ("accelerate launch -m axolotl.cli.train config.yml", 0),
+        ("accelerate launch --num_processes 16 --num_machines 2 -m axolotl.cli.train config.yml", 16),
+        ("axolotl train config.yml --launcher torchrun -- --nproc_per_node=8 --nnodes=2", 16),
+        ("torchrun --nproc_per_node=8 train.py config.yml", 8),
+    ],
+)
+def test_a_command_names_the_file_of_a_program_that_asks_for_fsdp(command, gpus, tmp_path):
+    (tmp_path / "config.yml").write_text(AXOLOTL)
+    if not gpus:
+        with pytest.raises(UserError, match="how many GPUs"):
+            read(command, variables={}, folder=tmp_path)
+    found = read(command, gpus=None if gpus else 8, variables={}, folder=tmp_path)
+    assert found.plan == replace(OF_AXOLOTL, dp=gpus or 8)
+
+
+def test_what_a_program_asks_for_counts_for_more_than_the_launchers_file(tmp_path):
+    """Trainer gives Accelerator a FullyShardedDataParallelPlugin of its own arguments, which then takes from
+    the environment only what these leave out."""
+    (tmp_path / "fsdp1.yaml").write_text(
+        FSDP1.replace("_config:", "_config:\n  activation_checkpointing: true")
+    )
+    launch = "accelerate launch --config_file fsdp1.yaml train.py --per_device_train_batch_size 1"
+    alone, own = (read(launch + words, variables={}, folder=tmp_path) for words in ("", " --fsdp full_shard"))
+    assert (alone.job.stack.sharding, own.job.stack.sharding) == ("fsdp1", "fsdp2")
+    assert own.plan == alone.plan == Plan(dp=16, zero=3, recompute="full")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("--multi_gpu", "--software pytorch --zero 0"), ("--use_deepspeed", "take --from-deepspeed")],
+)
+def test_a_command_of_another_way_is_told_what_to_take(option, said):
+    with pytest.raises(UserError, match=said):
+        read(f"accelerate launch {option} --num_processes 8 train.py --per_device_train_batch_size 1")
+
+
+def test_gradients_that_every_microbatch_sums_are_not_whole_in_between():
+    """sync_each_batch of GradientAccumulationPlugin, with which Trainer takes no no_sync."""
+    every = '{"split_batches": false, "gradient_accumulation_kwargs": {"sync_each_batch": true}}'
+    whole, summed = (read(FSDP2, variables=BATCH | more) for more in ({}, {"accelerator_config": every}))
+    assert summed.job.stack == find_stack("accelerate-sync-each-batch")
+    saved = [peak_memory(found.job, found.plan).buffers for found in (whole, summed)]
+    assert saved[0] - saved[1] == pytest.approx(2 * SIZE, rel=0.01)
+    assert predict(summed.job, summed.plan).seconds > predict(whole.job, whole.plan).seconds
 
 
 def test_what_is_not_modelled_or_not_known_is_said():

@@ -23,7 +23,7 @@ from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ASSUMED_WORDS, BEYOND
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron, pipeline_flags
-from ndparallel.launch_flags.megatron_rules import GRAPHED, PAIRED
+from ndparallel.launch_flags.megatron_rules import GRAPHED, PAIRED, dispatcher_of
 from ndparallel.launch_flags.options import launch_script
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
@@ -139,9 +139,8 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])),
         dropout=draw(st.booleans()),
     )
-    if job.shape.experts and plan.tp * plan.ep > 1:
-        stack = replace(stack, dispatcher=draw(st.sampled_from([*fields.DISPATCHERS])))
     if job.shape.experts:
+        stack = replace(stack, dispatcher=draw(st.sampled_from([*fields.DISPATCHERS])))
         stack = replace(stack, fused_permutation=draw(st.booleans()), fused_router=draw(st.booleans()))
         stack = replace(stack, expert_tp=plan.tp > 1 and draw(st.booleans()))
     stack = replace(stack, gradient_bytes=draw(st.sampled_from([2, 4])))
@@ -188,7 +187,8 @@ def test_emitted_flags_read_back_give_the_same_plan(asked):
     found = read_megatron(emit_megatron(job, plan), H100)
     assert found.plan == plan
     assert plain(found.job.shape) == plain(job.shape)
-    assert replace(found.job, shape=job.shape) == job
+    as_run = on(job, dispatcher=dispatcher_of(job, plan)) if job.shape.experts else job
+    assert replace(found.job, shape=job.shape) == as_run
     # nothing was left out, and assumed only what Megatron has no flag for: to be what it is by itself
     words = " ".join(found.notes)
     for silent in ("--swiglu: no, GELU without a gate", "--disable-bias-linear: no, every matrix has a bias"):
@@ -346,12 +346,29 @@ def on(job: TrainingJob, **stack: Any) -> TrainingJob:
     return replace(job, stack=replace(job.stack, **stack))
 
 
-@pytest.mark.parametrize(("tp", "written"), [(2, "flex"), (1, "alltoall")])
-def test_a_flexible_dispatcher_is_written_where_a_row_can_go_to_another_rank(tp, written):
-    """MoEFlexTokenDispatcher asserts tp * ep > 1."""
-    script = emit_megatron(on(MIXTRAL, dispatcher="hybridep"), Plan(tp=tp, dp=8, sequence_parallel=tp > 1))
-    assert f"--moe-token-dispatcher-type {written}" in script
-    assert read_megatron(script, H100).job.stack.dispatcher == ("hybridep" if tp > 1 else "deepep")
+@pytest.mark.parametrize(
+    ("tp", "cut", "ep", "written"),
+    [
+        (2, True, 1, "hybridep"),
+        (2, False, 1, "alltoall"),
+        (1, False, 1, "alltoall"),
+        (1, False, 2, "hybridep"),
+    ],
+)
+def test_a_flexible_dispatcher_is_written_priced_and_read_where_a_row_can_go_to_another_rank(
+    tp, cut, ep, written
+):
+    """MoEFlexTokenDispatcher asserts tp_size * ep_size > 1, of which tp_size is that of the experts; so does
+    HybridEP's buffer of its group."""
+    job = on(MIXTRAL, dispatcher="hybridep", expert_tp=cut)
+    plan = Plan(tp=tp, dp=8, ep=ep, sequence_parallel=tp > 1)
+    script = emit_megatron(job, plan)
+    assert read_megatron(script, H100).job.stack.dispatcher == written
+    assert predict(job, plan).seconds == predict(on(job, dispatcher=written), plan).seconds
+    flexible = script.replace("type alltoall", "type flex")
+    if written == "alltoall":
+        with pytest.raises(UserError, match="--moe-token-dispatcher-type flex .* by deepep.* take alltoall"):
+            read_megatron(flexible, H100)
 
 
 def test_fused_kernels_of_router_and_permutation_are_asked_for_priced_and_written(capsys):

@@ -388,6 +388,23 @@ def test_states_on_the_host_without_zero_3_are_said_to_stay_on_the_gpu():
     assert "enable_cpu_offload without ZeRO-3 is not modelled" in " ".join(found.notes)
 
 
+@pytest.mark.parametrize("table", ["float8", "quantize.linear.float8", "quantize.grouped_mm.mx"])
+def test_settings_of_a_converter_that_is_not_named_are_said_to_have_no_effect(table):
+    """`build_model_converters` of 0.2.0 makes those of model.converters alone."""
+    idle = TOML.replace('converters = ["quantize.linear.float8"]', "")
+    found = read(f'{idle}\n[{table}]\nrecipe_name = "rowwise"\n', 8)
+    assert found.job.dtype == "bf16"
+    assert f"[{table}] has no effect: model.converters does not name its converter" in " ".join(found.notes)
+    named = read(f'{TOML}\n[quantize.linear.float8]\nrecipe_name = "rowwise"\n', 8)
+    assert named.job.dtype == "fp8-row" and not any("has no effect" in note for note in named.notes)
+    gathers = "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n"
+    for text, said in ((f"{TOML}\n{gathers}", True), (f"{idle}\n{gathers}", False)):
+        notes = " ".join(read(text, 8).notes)
+        assert ("enable_fsdp_float8_all_gather = True is not modelled" in notes) == said
+    on_the_line = read(idle, 8, f"--{table}.recipe_name rowwise")
+    assert any(f"[{table}] has no effect" in note for note in on_the_line.notes)
+
+
 def test_experts_are_in_eight_bits_only_where_they_are_converted():
     model = "torchrun -m torchtitan.train --module deepseek_v3 --config deepseek_v3_671b_float8"
     found = read(f"{model} --parallelism.expert_parallel_degree 8", 64)

@@ -60,6 +60,18 @@ def test_a_dispatcher_copies_rows_as_often_as_its_code_does(dispatcher, passes):
     assert plain - passes == pytest.approx(0 if dispatcher == "hybridep" else 3 * 8)
 
 
+@pytest.mark.parametrize(
+    ("software", "passes"), [("megatron-core", 2 + 2 * 8 + 4 * 8), ("torchtitan", 2 + 2 * 8)]
+)
+@pytest.mark.parametrize("dispatcher", ["alltoall", "deepep", "hybridep"])
+def test_rows_that_stay_on_their_rank_are_copied_as_for_an_all_to_all(software, passes, dispatcher):
+    """Megatron-Core sorts them by expert all the same (sort_chunks_by_idxs in dispatch_postprocess)."""
+    work = replace(job(), stack=replace(STACKS[software], dispatcher=dispatcher, fused_permutation=True))
+    forward = Pricing(work, Plan(dp=8)).lists.unit("experts", "none").forward
+    copied = max(item.bytes for item in forward if item.name == "permute")
+    assert copied / (4096 * QWEN.hidden * 2) == pytest.approx(passes)
+
+
 def test_products_of_8_bits_pad_their_rows_unless_rows_are_dropped_or_the_dispatcher_has_done_so():
     for dispatcher, padded in (("deepep", 4 * 8), ("hybridep", 0)):
         rows = [copied(job(dtype, dispatcher=dispatcher)) for dtype in ("bf16", "mxfp8")]

@@ -926,7 +926,8 @@ def test_a_dense_layer_behind_the_last_one_is_told():
 
 @pytest.mark.parametrize("size", ["layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"])
 def test_no_size_of_a_model_is_zero(size):
-    assert refusal(lambda: replace(find_model("llama-3-8b"), **{size: 0})).startswith(f"{size} is 0; it must")
+    none: dict[str, Any] = {size: 0}
+    assert refusal(lambda: replace(find_model("llama-3-8b"), **none)).startswith(f"{size} is 0; it must")
 
 
 @pytest.mark.parametrize(
@@ -963,3 +964,35 @@ def test_shapes_are_values():
     assert from_flags(**SMALL) == from_flags(**SMALL)
     assert hash(find_model("deepseek-v3")) == hash(find_model("deepseek-v3"))
     assert isinstance(find_model("gpt2"), ModelShape)
+
+
+MINIMAX_M2 = {
+    "model_type": "minimax_m2",
+    "num_hidden_layers": 62,
+    "hidden_size": 3072,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 1536,
+    "vocab_size": 200064,
+    "hidden_act": "silu",
+    "num_local_experts": 256,
+    "num_experts_per_tok": 8,
+}
+
+
+def test_prediction_layers_that_no_family_is_counted_with_are_said():
+    """As the published config.json of MiniMax-M2 has them, which transformers does not build."""
+    own = {"use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
+    said = "are not counted: 'num_mtp_modules' 3, 'mtp_transformer_layers' 1."
+    assert said in shape_of(MINIMAX_M2 | own, "m", "").notes[-1]
+    without = shape_of(MINIMAX_M2 | {"num_mtp_modules": 0, "use_mtp": False}, "m", "").notes
+    assert not any("multi-token" in note for note in without)
+
+
+def test_layers_that_differ_one_by_one_are_refused_where_they_are_not_read():
+    """Any configuration of transformers 5.24 may have per_layer_config, whose sizes then count."""
+    own = {"per_layer_config": {"3": {"num_attention_heads": 24}}}
+    with pytest.raises(UserError, match="per_layer_config .* is not read for MiniMaxM2Config"):
+        shape_of(MINIMAX_M2 | own, "m", "")
+    assert shape_of(MINIMAX_M2 | {"per_layer_config": {}}, "m", "") == shape_of(MINIMAX_M2, "m", "")

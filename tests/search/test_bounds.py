@@ -7,6 +7,7 @@ from itertools import product
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ndparallel.base.errors import UserError
@@ -146,6 +147,18 @@ def test_what_a_bound_adds_up_is_what_the_plan_is_timed_with(schedule, zero):
             (optimizer,) = (one.total for one in work.optimizer(int(rank)))
             ours, theirs = work.trained(int(rank))
             assert none + shared * ours + experts * theirs == pytest.approx(optimizer, rel=ROUNDING)
+
+
+def test_plans_whose_rows_stay_on_their_rank_are_bounded_among_others_as_by_themselves():
+    """Their dispatcher is another: Megatron-Core's DeepEP needs several ranks."""
+    job = any_job(random.Random(0), {"experts": ALL})
+    job = replace(job, stack=STACKS["megatron-core"])
+    degrees = [(1, 8), (4, 1), (1, 1), (2, 2), (2, 1), (8, 4)]  # micro_batch and ep
+    plans = [Plan(dp=8, ep=ep, micro_batch=size) for size, ep in degrees]
+    sizes, eps = np.array(degrees).T
+    together = lower_bound(job, Plan(dp=8, ep=eps, micro_batch=sizes)).seconds
+    assert together == pytest.approx([lower_bound(job, plan).seconds[0] for plan in plans], rel=1e-12)
+    assert np.all(together <= [time_step(job, plan).seconds * (1 + ROUNDING) for plan in plans])
 
 
 @pytest.mark.parametrize("schedule", ["none", "1f1b", "interleaved"])

@@ -37,6 +37,22 @@ def test_every_remedy_of_a_plan_predicts_the_same_when_it_is_typed(capsys):
         assert typed["memory_bytes_per_stage"][0]["total"] <= each["memory_bytes"] <= 80 * 2**30
 
 
+@pytest.mark.parametrize("plan", ["", "--zero 3 --recompute full"])
+def test_accelerates_70b_fits_where_every_microbatch_sums_gradients(plan, capsys):
+    """Else 2 bytes of each of 70.6 billion stay on every GPU: 141 GB."""
+    words = "plan --model llama-3-70b --gpus 64 --global-batch 256 --sequence 8192 --software accelerate"
+    found = answer(capsys, f"{words} {plan}", 0 if plan else 2)
+    (summed,) = (
+        each for each in found["remedies"] if each["kind"] == "time alone" and "sync" in each["option"]
+    )
+    assert (
+        summed["option"] == "--software accelerate-sync-each-batch" and "accelerate" in summed["launched_by"]
+    )
+    if plan:
+        (memory,) = found["memory_bytes_per_stage"]
+        assert memory["total"] - summed["memory_bytes"] == pytest.approx(2 * 70.55e9, rel=0.01)
+
+
 def test_cp_makes_a_405b_fit_sooner_than_recomputation_and_rows_that_nobody_launches_say_so(capsys):
     pipeline = "--tp 8 --pp 16 --chunks 8 --zero 1"
     words = f"plan --model llama-3-405b --gpus 16384 --global-batch 2048 --sequence 8192 {pipeline}"

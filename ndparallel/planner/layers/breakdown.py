@@ -4,7 +4,7 @@ Glossary
     launch    seconds that a GPU waits for the CPU to launch its kernels; a step counts them as compute
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -39,10 +39,29 @@ class TimeBreakdown(dict[str, Any]):
         found.launch_seconds = factor * self.launch_seconds
         return found
 
+    def at(self, places: np.ndarray) -> "TimeBreakdown":
+        """Those of plans of an array, of which some are at several places."""
+        found = TimeBreakdown({kind: each[places] if np.ndim(each) else each for kind, each in self.items()})
+        launch = self.launch_seconds
+        found.launch_seconds = launch[places] if np.ndim(launch) else launch
+        return found
+
     def launched(self, other: "TimeBreakdown") -> "TimeBreakdown":
         """Another one, of the same launches."""
         other.launch_seconds = self.launch_seconds
         return other
+
+
+def end_to_end(parts: Sequence[TimeBreakdown], counts: Sequence[int]) -> TimeBreakdown:
+    """Seconds of so many plans, and behind them those of as many others."""
+
+    def column(seconds: Iterable[Any]) -> np.ndarray:
+        return np.concatenate([np.full(count, each) for count, each in zip(counts, seconds)])
+
+    kinds = dict.fromkeys(kind for part in parts for kind in part)
+    found = TimeBreakdown({kind: column(part[kind] for part in parts) for kind in kinds})
+    found.launch_seconds = column(part.launch_seconds for part in parts)
+    return found
 
 
 def total(parts: Iterable[TimeBreakdown], times: Iterable[int] = repeat(1)) -> TimeBreakdown:

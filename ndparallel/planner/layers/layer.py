@@ -20,6 +20,7 @@ from ndparallel.planner.layers.operations import Layer
 from ndparallel.planner.layers.parts import LayerParts
 from ndparallel.planner.layers.recomputed import Mixer, Recomputation
 from ndparallel.planner.models.kinds import has_experts, has_window, is_linear
+from ndparallel.planner.numbers import everywhere
 
 
 class LayerLists(LayerParts):
@@ -96,7 +97,11 @@ class LayerLists(LayerParts):
 @latest
 def lists_of(job: TrainingJob, plan: Plan) -> LayerLists:
     """The lists of a job's layers, which plans that cut a layer alike share."""
-    stack = replace(job.stack, selective=plan.recompute_modules) if plan.recompute_modules else job.stack
+    stack = job.stack
+    if plan.recompute_modules:
+        stack = replace(stack, selective=plan.recompute_modules)
+    if everywhere(plan.keeps_rows(stack)):
+        stack = replace(stack, dispatcher="alltoall")
     given = job.shape, plan.share(job), stack
     try:
         return shared_lists(*given)

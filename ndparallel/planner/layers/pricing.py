@@ -12,9 +12,11 @@ Glossary
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from gpu import Hardware, Operation
 from ndparallel.hardware.accelerator import host_bandwidth, host_launch
@@ -23,13 +25,13 @@ from ndparallel.hardware.launch_modes import with_launch_mode
 from ndparallel.planner.groups import Groups
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import in_graph, launch_cost, launches_of
-from ndparallel.planner.layers.breakdown import TimeBreakdown
+from ndparallel.planner.layers.breakdown import TimeBreakdown, end_to_end
 from ndparallel.planner.layers.collective_time import collective_seconds, hops_seconds, lost_to
 from ndparallel.planner.layers.dispatch_time import dispatch_seconds
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
-from ndparallel.planner.numbers import anywhere, larger
+from ndparallel.planner.numbers import anywhere, everywhere, larger
 from ndparallel.planner.ports import Round, rounds_of
 from ndparallel.planner.stages import ENDS, KEPT, layer_recompute
 
@@ -85,10 +87,29 @@ class Pricing:
     def unit(self, kind: str) -> UnitSeconds:
         """All passes of an embedding, a layer of this kind, or a head."""
         if kind not in self.units:
-            found = UnitSeconds(*(self.price_list(items) for items in self.listed(kind)))
-            travels = self.job.activations_away and kind not in ENDS
-            self.units[kind] = self.with_host(found, kind) if travels else found
+            self.units[kind] = self.joined(kind) if self.by_dispatch else self.price_unit(kind)
         return self.units[kind]
+
+    def price_unit(self, kind: str) -> UnitSeconds:
+        found = UnitSeconds(*(self.price_list(items) for items in self.listed(kind)))
+        return self.with_host(found, kind) if self.job.activations_away and kind not in ENDS else found
+
+    @cached_property
+    def by_dispatch(self) -> list[tuple[np.ndarray, "Pricing"]]:
+        """Where of an array of plans some keep the rows of experts, and others send them: both parts, whose
+        lists differ, with their places."""
+        stay = self.plan.keeps_rows(self.job.stack)
+        if not anywhere(stay) or everywhere(stay):
+            return []
+        places = np.flatnonzero(stay), np.flatnonzero(~stay)
+        return [(rows, Pricing(self.job, rows_of(self.plan, rows))) for rows in places]
+
+    def joined(self, kind: str) -> UnitSeconds:
+        """A unit's seconds in both parts, each at its places."""
+        places = np.argsort(np.concatenate([rows for rows, _ in self.by_dispatch]))
+        counts = [len(rows) for rows, _ in self.by_dispatch]
+        passes = zip(*(pricing.unit(kind) for _, pricing in self.by_dispatch))
+        return UnitSeconds(*(end_to_end(parts, counts).at(places) for parts in passes))
 
     def listed(self, kind: str) -> Layer:
         """The lists of a unit, in the program's order."""
@@ -179,6 +200,12 @@ class Pricing:
         if exchange.collective == "hops":
             return hops_seconds(exchange.bytes, exchange.hops, links)
         return collective_seconds(exchange.collective, exchange.bytes, links)
+
+
+def rows_of(plans: Plan, rows: np.ndarray) -> Plan:
+    """Some of an array of plans."""
+    arrays = {name: value[rows] for name, value in vars(plans).items() if isinstance(value, np.ndarray)}
+    return replace(plans, **arrays)
 
 
 def priced_once(item: Item, known: dict[Item, Any], price: Callable[[Item], Any]) -> Any:

@@ -84,3 +84,4 @@ class Family:
     experts: Callable[[Config], Experts | None] | None = None
     words: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     must: Mapping[str, Any] = field(default_factory=dict)
+    reads_layers: bool = False  # what layers have of their own in per_layer_config

@@ -154,6 +154,7 @@ STEP3P5 = Family(
     full_every=1,
     experts=step3p5_experts,
     words=step3p5_words,
+    reads_layers=True,
     must={
         "gating": True,
         "use_head_wise_attn_gate": True,

@@ -20,7 +20,7 @@ from ndparallel.base.files import read_json
 from ndparallel.base.options import nearest
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count
-from ndparallel.planner.models.config import Config
+from ndparallel.planner.models.config import SPELLINGS, Config
 from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.families import FAMILIES
 from ndparallel.planner.models.family import Family
@@ -123,6 +123,11 @@ def refuse_variants(entries: Mapping[str, Any], family: Family) -> None:
             value = value.get(key) if isinstance(value, dict) else None
         if value not in (None, wanted):
             raise UserError(f"{path} {reprlib.repr(value)} is not supported, only {json.dumps(wanted)}.")
+    if (own := entries.get("per_layer_config")) and not family.reads_layers:
+        raise UserError(
+            f"per_layer_config {reprlib.repr(own)} is not read for {family.class_name}, whose layers "
+            "are counted alike here: leave it out only if they are alike."
+        )
 
 
 def build(config: Config, family: Family) -> dict[str, Any]:
@@ -156,6 +161,14 @@ def build(config: Config, family: Family) -> dict[str, Any]:
     }
 
 
+def uncounted_prediction(entries: Mapping[str, Any]) -> str:
+    """Numbers that a file gives of prediction layers by names that no family is counted with."""
+    numbers = {key: value for key, value in entries.items() if "mtp" in key and type(value) is int and value}
+    return ", ".join(
+        f"{brief(key)} {value}" for key, value in numbers.items() if key not in SPELLINGS["prediction_layers"]
+    )
+
+
 def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
     """Return sentences on what the file describes and a ModelShape does not hold, or holds beside its
     total."""
@@ -167,6 +180,8 @@ def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
     yield from remarks_on_mlps(shape)
     if shape.linear and shape.norms == "after":
         yield "Norms of linear attention stand before it; they are priced behind it, as attention's are."
+    if not shape.prediction_layers and (named := uncounted_prediction(language_model(entries))):
+        yield f"Layers of multi-token prediction are not counted: {named}."
     if shape.prediction_layers:
         yield (
             f"Multi-token prediction adds {count(shape.prediction_layers, 'layer')} and the head again, on "

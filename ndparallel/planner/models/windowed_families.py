@@ -86,6 +86,7 @@ GEMMA4 = replace(
     qk_norm="values",
     experts=gemma4_experts,
     words=gemma4_words,
+    reads_layers=True,
     must={"num_kv_shared_layers": 0, "use_bidirectional_attention": "vision"},
 )
 GEMMA4_UNIFIED = replace(

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.numbers import either
@@ -117,7 +116,7 @@ def price_units(pricings: Sequence[Pricing]) -> None:
     few = Pricing(job, replace(plan, **numbers))
     for kind in units_in(job.shape):
         for one, places in zip(pricings, np.split(alike, ends[:-1])):
-            one.units[kind] = UnitSeconds(*(repeated(seconds, places) for seconds in few.unit(kind)))
+            one.units[kind] = UnitSeconds(*(seconds.at(places) for seconds in few.unit(kind)))
 
 
 def first_of_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -125,14 +124,6 @@ def first_of_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarra
     codes = [np.unique(column, return_inverse=True)[1] for column in columns]
     code = np.ravel_multi_index(codes, [code.max() + 1 for code in codes])
     return np.unique(code, return_index=True, return_inverse=True)[1:]
-
-
-def repeated(seconds: TimeBreakdown, places: np.ndarray) -> TimeBreakdown:
-    """The seconds of plans, of which some are at several places."""
-    every = TimeBreakdown({kind: each[places] if np.ndim(each) else each for kind, each in seconds.items()})
-    launch = seconds.launch_seconds
-    every.launch_seconds = launch[places] if np.ndim(launch) else launch
-    return every
 
 
 def units_of(pricing: Pricing) -> list[UnitSeconds]:

@@ -37,7 +37,8 @@ class ShortRouting(ExpertRows):
     def copied_rows(self):
         """Rows that kernels read and write on the way to the experts and back."""
         way = self.dispatcher
-        received = way.received + way.sorts * (self.local_experts > 1) * (self.share.ep > 1)
+        sorts = (self.local_experts > 1) * (self.stack.sorts_alone or self.share.ep > 1)
+        received = way.received + way.sorts * sorts
         received += 0 if self.stack.fused_permutation else way.unfused
         received += way.pads if self.share.number_type.kernels and self.share.dropless else 0
         return (
