@@ -58,7 +58,9 @@ MODULES = {
     },
     "ndparallel.planner.step.parameter_kernels": {"CPU_ADAM_SECONDS": "arXiv:2101.06840, table 4"},
     "ndparallel.planner.job": {"HEADROOM": "assumption"},
-    "ndparallel.search.kinds": dict.fromkeys(("NEAR", "MOST_TIMED", "PER_KIND", "SAME"), "assumption"),
+    "ndparallel.search.kinds": dict.fromkeys(
+        ("NEAR", "MOST_TIMED", "PER_KIND", "SAME", "ROOM"), "assumption"
+    ),
     "ndparallel.calibration.timing": dict.fromkeys(
         ("MOST_SPREAD", "LEAST_SHARE", "FEWEST_ROUNDS"), "assumption"
     ),
