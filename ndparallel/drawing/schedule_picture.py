@@ -25,15 +25,15 @@ from rich.text import Text
 
 from ndparallel.base.words import listed
 from ndparallel.drawing.history import ticks
-from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, HALVES, INPUT, WEIGHT, ink_on
+from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, IDLE, INPUT, TERMS, WEIGHT, ink_on
 from ndparallel.pipeline.actions import Action, Layout
 from ndparallel.pipeline.timing import Timing
 
 ACTIVITY = {"F": FORWARD, "B": BACKWARD, "I": INPUT, "W": WEIGHT}
 PALEST = 0.45  # how far the last of a rank's chunks is from its colour to white
 WHITE = ColorTriplet(255, 255, 255)
-IDLE = "·"
-NAMES = {op: HALVES.get(activity, activity) for op, activity in ACTIVITY.items()}
+IDLE_DOT = "·"
+NAMES = {op: TERMS.get(activity, activity) for op, activity in ACTIVITY.items()}
 WIDEST = 4  # columns for the shortest action: a short step need not fill the screen
 # of the longest action: no picture is stretched for one that is shorter still, so it may have no column
 SHORTEST = 1 / 4
@@ -116,7 +116,7 @@ def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.
 
 
 def row(timing: Timing, rank: int, seconds: float, scale: float, label: Label) -> Text:
-    text, idle, room = Text(), " " if label is number else IDLE, column(seconds, scale)
+    text, idle, room = Text(), " " if label is number else IDLE_DOT, column(seconds, scale)
     for cell in takewhile(lambda cell: cell.first_column < room, cells(timing, rank, scale)):
         cell = cell._replace(columns=min(cell.columns, room - cell.first_column))
         text.append(idle * (cell.first_column - len(text)), "dim")
@@ -196,7 +196,7 @@ def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&", sca
         text.append(f" {op} ", "bold" if plain else Style(color=ink_on(shade(op, 0)), bgcolor=shade(op, 0)))
         text.append(f" {NAMES[op]}   ")
     if any(timing.bubble_ratio > 0 for timing in timings):
-        text.append(f" {IDLE} ", "dim").append(" idle   ")
+        text.append(f" {IDLE_DOT} ", "dim").append(f" {TERMS[IDLE]}   ")
     notes = []
     if any(schedule.chunks > 1 for schedule in schedules):
         notes.append("small letters: a later chunk" if plain else "lighter: a later chunk")

@@ -284,7 +284,7 @@ def test_a_fused_pair_is_joined_without_colours():
 
 def test_the_legend_names_what_occurs_and_no_more(capsys):
     one = command(capsys, "1f1b", "--stages", 4, "--microbatches", 8).splitlines()[-2]
-    assert one.split() == ["F", "forward", "B", "backward", "·", "idle"]
+    assert one.split() == ["F", "forward", "B", "backward", "·", "bubble"]
     alone = command(capsys, "1f1b", "--stages", 1, "--microbatches", 8).splitlines()[-2]
     assert alone.split() == ["F", "forward", "B", "backward"]
     all_of_it = " ".join(command(capsys, "dualpipev", "--stages", 4, "--microbatches", 8).splitlines()[-3:-1])
