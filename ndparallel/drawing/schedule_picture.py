@@ -60,19 +60,9 @@ def columns_per_second(timings: Sequence[Timing], width: int) -> float:
     scale = (width - max(len(margin(timing)) for timing in timings)) / max(
         timing.makespan for timing in timings
     )
-    lengths = [length for timing in timings for length in lengths_of(timing)]
+    lengths = frozenset().union(*(timing.lengths for timing in timings))
     shortest = max(min(lengths), SHORTEST * max(lengths))
     return min(max(math.floor(shortest * scale * (1 + 1e-9)), 1), WIDEST) / shortest
-
-
-def lengths_of(timing: Timing) -> Iterator[float]:
-    """The time that each action is drawn for: half of a fused pair's. Actions that take none are left out."""
-    for rank, times in enumerate(zip(timing.start, timing.end)):
-        spans = zip(*times)
-        for step in timing.schedule.steps(rank):
-            start, end = [next(spans) for _ in step][0]
-            if end > start:
-                yield (end - start) / len(step)
 
 
 def left_out(timing: Timing, scale: float, width: int) -> str:
@@ -81,7 +71,7 @@ def left_out(timing: Timing, scale: float, width: int) -> str:
     missing = []
     if shown < timing.makespan * (1 - 1e-9):
         missing.append(f"ends at {shown:.4g} of {timing.makespan:g}")
-    if min(lengths_of(timing)) * scale < 1 - 1e-9:
+    if min(timing.lengths) * scale < 1 - 1e-9:
         missing.append(f"leaves out actions shorter than {1 / scale:.3g}")
     name = f" of {timing.schedule.name}" if timing.schedule.name else ""  # an exercise's answer has none
     return f"The picture{name} {listed(missing)}." if missing else ""
@@ -104,7 +94,7 @@ def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.
     Without colours a letter says the op; where it leaves no room for the number, that stands in a row of its
     own below.
     """
-    narrow = min(lengths_of(timing)) * scale < 1 + digits(timing)
+    narrow = min(timing.lengths) * scale < 1 + digits(timing)
     seconds = min(timing.makespan, (width - len(margin(timing))) / scale)
     labels: list[Label] = ([letter, number] if narrow else [letter_and_number]) if plain else [coloured]
     lines = []
@@ -202,7 +192,7 @@ def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&", sca
         notes.append("small letters: a later chunk" if plain else "lighter: a later chunk")
     if any(any(schedule.fused) for schedule in schedules) and not (plain and "&" not in drawn):
         notes.append("&: two run as one" if plain else "underlined: two run as one")
-    if any(min(lengths_of(timing)) * scale < digits(timing) for timing in timings):
+    if any(min(timing.lengths) * scale < digits(timing) for timing in timings):
         notes.append("a number without room: its last digits")
     return text.append("\n " + ", ".join(notes), "dim") if notes else text
 
