@@ -1,7 +1,8 @@
 """Make it fit.
 
-Eight GPUs in two nodes of four, a model that is eight times as large as the lessons', and GPUs
-of 16 MB. One GPU alone would need more than four times as much. Choose how to cut it:
+Eight GPUs in two nodes of four have 16 MB each. The model has 27 times as many weights as the
+lessons': weights, gradients and optimizer states take 46 MB, and activations come on top. Choose
+how to cut it:
 
         tp, pp, dp          how many GPUs share a matrix, stand in the pipeline, share the batch: tp pp dp = 8
         zero                0 to 3: what data parallelism shards
