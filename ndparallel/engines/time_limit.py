@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ndparallel.engines.thread_stacks import raise_in
 
-LOOK_SECONDS = 0.05  # between two looks at them
+LOOK_SECONDS = 0.05  # between two looks at the seconds
 
 
 class TooLong(BaseException):
@@ -35,7 +35,7 @@ def limited_to(cpu_seconds: float, path: Path) -> Iterator[None]:
 
 
 def end_late(cpu_seconds: float, path: Path, is_done: threading.Event) -> None:
-    """Without greenlet every rank is a thread: raise TooLong in each that is in the file."""
+    """Raise TooLong in every thread that is in the file: without greenlet every rank is a thread."""
     started = time.process_time()
     while time.process_time() - started < cpu_seconds:
         if is_done.wait(LOOK_SECONDS):
