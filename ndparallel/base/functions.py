@@ -66,7 +66,12 @@ def load_module(name: str, path: str | Path) -> ModuleType:
 
 def in_words(error: BaseException, path: Path) -> str:
     """Say what a reader's file has raised, and in which of its lines."""
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    number = getattr(error, "lineno", None) or (lines[-1].lineno if lines else None)
+    number = line_of(error, path)
     words = f"{type(error).__name__}: {getattr(error, 'msg', error)}"
     return f"{words} (line {number})" if number else words
+
+
+def line_of(error: BaseException, path: Path) -> int | None:
+    """Return the line of a reader's file that an error is of, or went through last."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return getattr(error, "lineno", None) or (lines[-1].lineno if lines else None)

@@ -21,6 +21,7 @@ import math
 import sys
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -99,24 +100,26 @@ def run(args: argparse.Namespace) -> None:
     check_named(args)
     args.names = list(map(schedule_named, args.names))
     check(args)
+    console, _ = plain_console()
     with progress() as announce:
         steps = args.stages * args.microbatches * (args.chunks or 1)
         names = counted(args.names, announce, lambda name: f"{name} of {steps:,} forwards")
         timings = [timed(name, args) for name in names]
+        announce(f"the drawing of {steps:,} forwards")
+        svg = svg_of(timings) if args.svg is not None else ""
+        pictures = [] if args.json else pictures_of(timings, console)
     if args.fused is not None and not any(pairs for timing in timings for pairs in timing.schedule.fused):
         raise UserError(
             f"--fused is of an F and a B that run as one, and {listed(args.names)} has none: take dualpipev, "
             "or leave it out."
         )
     if args.svg is not None:
-        from ndparallel.drawing.svg_schedules import draw_schedules  # only where a picture is asked for
-
-        write_atomically(args.svg, draw_schedules(timings))
+        write_atomically(args.svg, svg)
     if args.json:
         described = [describe(timing) for timing in timings]
         print(json.dumps(described if len(described) > 1 else described[0]))
     else:
-        show(timings, args)
+        show(timings, pictures, args, console)
     if args.svg is not None:
         print(
             f"\n{visible(args.svg)} shows {listed(args.names)}.", file=sys.stderr if args.json else sys.stdout
@@ -187,11 +190,25 @@ def describe(timing: Timing) -> dict[str, object]:
     }
 
 
-def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
-    console, _ = plain_console()
-    plain = console.no_color or console.color_system is None
+def svg_of(timings: Sequence[Timing]) -> str:
+    from ndparallel.drawing.svg_schedules import draw_schedules  # only where a picture is asked for
+
+    return draw_schedules(timings)
+
+
+def pictures_of(timings: Sequence[Timing], console: Console) -> list[Text]:
     scale = schedule_picture.columns_per_second(timings, console.width)
-    pictures = [schedule_picture.draw(timing, scale, plain, console.width) for timing in timings]
+    return [schedule_picture.draw(timing, scale, is_plain(console), console.width) for timing in timings]
+
+
+def is_plain(console: Console) -> bool:
+    return console.no_color or console.color_system is None
+
+
+def show(
+    timings: Sequence[Timing], pictures: Sequence[Text], args: argparse.Namespace, console: Console
+) -> None:
+    scale = schedule_picture.columns_per_second(timings, console.width)
     for timing, picture in zip(timings, pictures):
         console.print(heading(timing))
         console.print(picture, no_wrap=True)
@@ -199,7 +216,7 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
             console.print(f"{missing} --svg FILE draws all of it.", style="dim")
         console.print()
     drawn = "".join(picture.plain for picture in pictures)
-    console.print(schedule_picture.legend(timings, plain, drawn, scale))
+    console.print(schedule_picture.legend(timings, is_plain(console), drawn, scale))
     console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
     for remark in filter(None, map(record_remark, timings)):
         console.print()

@@ -311,7 +311,7 @@ def _gathered(cluster: list[Span]) -> list[Span]:
         end = start + sum(span.seconds for span in spans)
         microbatches = {span.microbatch for span in spans}
         shared = microbatches.pop() if len(microbatches) == 1 else None
-        words = palette.HALVES.get(name, name)
+        words = palette.TERMS.get(name, name)
         result.append(Span(start, end, name, words, sum(span.events for span in spans), window, shared))
         start = end
     return result

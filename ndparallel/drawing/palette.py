@@ -15,8 +15,9 @@ Glossary
     weight        the half of a backward pass that finds the weights' gradients (W), where a schedule puts it
                   off
     input         the other half (I), which finds the gradient of a stage's input: in backward's colour
-    waiting       communication that the compute stream waits for (exposed); hatched
-    idle          what is needed has not been sent yet: bubble; the ground itself, with an outline
+    waiting       communication that the compute stream waits for: exposed, in tables and legends; hatched
+    idle          what is needed has not been sent yet: bubble, in tables and legends; the ground itself, with
+                  an outline
     part          what one of several GPUs holds or is: a slice of a matrix, a piece of a ring, a group
 """
 
@@ -62,11 +63,12 @@ PER_MICROBATCH = (FORWARD, BACKWARD, INPUT, WEIGHT, RECOMPUTE)
 PHASES = (*PER_MICROBATCH, OPTIMIZER)
 
 HALVES = {INPUT: "input gradient", WEIGHT: "weight gradient"}  # of a backward pass, as legends name them
+TERMS = HALVES | {WAITING: "exposed", IDLE: "bubble"}  # what legends say: the words of the tables
 
 
 def legend_words(activities: Collection[str]) -> dict[str, str]:
     """Return what a legend with letters says of activities."""
-    return {name: HALVES.get(name, name) for name in ACTIVITIES if name in activities}
+    return {name: TERMS.get(name, name) for name in ACTIVITIES if name in activities}
 
 
 def legend_of_colours(activities: Collection[str]) -> dict[str, str]:

@@ -25,15 +25,15 @@ from rich.text import Text
 
 from ndparallel.base.words import listed
 from ndparallel.drawing.history import ticks
-from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, HALVES, INPUT, WEIGHT, ink_on
+from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, IDLE, INPUT, TERMS, WEIGHT, ink_on
 from ndparallel.pipeline.actions import Action, Layout
 from ndparallel.pipeline.timing import Timing
 
 ACTIVITY = {"F": FORWARD, "B": BACKWARD, "I": INPUT, "W": WEIGHT}
 PALEST = 0.45  # how far the last of a rank's chunks is from its colour to white
 WHITE = ColorTriplet(255, 255, 255)
-IDLE = "·"
-NAMES = {op: HALVES.get(activity, activity) for op, activity in ACTIVITY.items()}
+IDLE_DOT = "·"
+NAMES = {op: TERMS.get(activity, activity) for op, activity in ACTIVITY.items()}
 WIDEST = 4  # columns for the shortest action: a short step need not fill the screen
 # of the longest action: no picture is stretched for one that is shorter still, so it may have no column
 SHORTEST = 1 / 4
@@ -60,19 +60,9 @@ def columns_per_second(timings: Sequence[Timing], width: int) -> float:
     scale = (width - max(len(margin(timing)) for timing in timings)) / max(
         timing.makespan for timing in timings
     )
-    lengths = [length for timing in timings for length in lengths_of(timing)]
+    lengths = frozenset().union(*(timing.lengths for timing in timings))
     shortest = max(min(lengths), SHORTEST * max(lengths))
     return min(max(math.floor(shortest * scale * (1 + 1e-9)), 1), WIDEST) / shortest
-
-
-def lengths_of(timing: Timing) -> Iterator[float]:
-    """The time that each action is drawn for: half of a fused pair's. Actions that take none are left out."""
-    for rank, times in enumerate(zip(timing.start, timing.end)):
-        spans = zip(*times)
-        for step in timing.schedule.steps(rank):
-            start, end = [next(spans) for _ in step][0]
-            if end > start:
-                yield (end - start) / len(step)
 
 
 def left_out(timing: Timing, scale: float, width: int) -> str:
@@ -81,7 +71,7 @@ def left_out(timing: Timing, scale: float, width: int) -> str:
     missing = []
     if shown < timing.makespan * (1 - 1e-9):
         missing.append(f"ends at {shown:.4g} of {timing.makespan:g}")
-    if min(lengths_of(timing)) * scale < 1 - 1e-9:
+    if min(timing.lengths) * scale < 1 - 1e-9:
         missing.append(f"leaves out actions shorter than {1 / scale:.3g}")
     name = f" of {timing.schedule.name}" if timing.schedule.name else ""  # an exercise's answer has none
     return f"The picture{name} {listed(missing)}." if missing else ""
@@ -104,7 +94,7 @@ def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.
     Without colours a letter says the op; where it leaves no room for the number, that stands in a row of its
     own below.
     """
-    narrow = min(lengths_of(timing)) * scale < 1 + digits(timing)
+    narrow = min(timing.lengths) * scale < 1 + digits(timing)
     seconds = min(timing.makespan, (width - len(margin(timing))) / scale)
     labels: list[Label] = ([letter, number] if narrow else [letter_and_number]) if plain else [coloured]
     lines = []
@@ -116,7 +106,7 @@ def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.
 
 
 def row(timing: Timing, rank: int, seconds: float, scale: float, label: Label) -> Text:
-    text, idle, room = Text(), " " if label is number else IDLE, column(seconds, scale)
+    text, idle, room = Text(), " " if label is number else IDLE_DOT, column(seconds, scale)
     for cell in takewhile(lambda cell: cell.first_column < room, cells(timing, rank, scale)):
         cell = cell._replace(columns=min(cell.columns, room - cell.first_column))
         text.append(idle * (cell.first_column - len(text)), "dim")
@@ -196,13 +186,13 @@ def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&", sca
         text.append(f" {op} ", "bold" if plain else Style(color=ink_on(shade(op, 0)), bgcolor=shade(op, 0)))
         text.append(f" {NAMES[op]}   ")
     if any(timing.bubble_ratio > 0 for timing in timings):
-        text.append(f" {IDLE} ", "dim").append(" idle   ")
+        text.append(f" {IDLE_DOT} ", "dim").append(f" {TERMS[IDLE]}   ")
     notes = []
     if any(schedule.chunks > 1 for schedule in schedules):
         notes.append("small letters: a later chunk" if plain else "lighter: a later chunk")
     if any(any(schedule.fused) for schedule in schedules) and not (plain and "&" not in drawn):
         notes.append("&: two run as one" if plain else "underlined: two run as one")
-    if any(min(lengths_of(timing)) * scale < digits(timing) for timing in timings):
+    if any(min(timing.lengths) * scale < digits(timing) for timing in timings):
         notes.append("a number without room: its last digits")
     return text.append("\n " + ", ".join(notes), "dim") if notes else text
 

@@ -25,24 +25,28 @@ from gpu import COMPUTE, si
 from ndparallel.base.quoting import markup
 from ndparallel.base.words import ranges
 from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned
-from ndparallel.drawing.palette import ACTIVITIES, IDLE, legend_of_colours
+from ndparallel.drawing.palette import ACTIVITIES, IDLE, TERMS, legend_of_colours
 from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
+    BOLD,
     LEFT,
     LEGEND_HEIGHT,
     PLOT_WIDTH,
+    SMALL,
     TITLE_HEIGHT,
     document,
+    fitted,
     legend,
     legend_places,
     number,
     text,
     time_axis,
+    words_width,
 )
 
 COMPUTE_HEIGHT, LANE_HEIGHT, GPU_GAP, LANE_GAP, PANEL_GAP = 16, 8, 6, 2, 12
 SEAM_PIXELS = 5
-DIGIT_WIDTH = 6.2
+DIGIT_WIDTH, SECONDS_WIDTH = 6.2, 60
 LIMIT_BYTES = 30_000
 
 
@@ -122,8 +126,10 @@ def panel(
     """Yield the title, every lane with its name, and a mark at the end of the step. New lanes are added to
     `shapes`."""
     end, y = LEFT + timeline.seconds * per_second, top + TITLE_HEIGHT - GPU_GAP
-    yield text(LEFT, top + 17, timeline.name, "name")
-    yield text(max(end, LEFT + 8 * len(timeline.name) + 60), top + 17, si(timeline.seconds, "s"), "end")
+    name = fitted(timeline.name, PLOT_WIDTH - SECONDS_WIDTH)
+    yield text(LEFT, top + 17, name, "name")
+    after_name = LEFT + BOLD * words_width(name) + SECONDS_WIDTH
+    yield text(max(end, after_name), top + 17, si(timeline.seconds, "s"), "end")
     for lane in timeline.lanes:
         y += lane_gap(lane)
         yield text(LEFT - 8, y + lane_height(lane) / 2 + 4, *lane_name(lane))
@@ -141,7 +147,7 @@ def lane_name(lane: Lane) -> tuple[str, str]:
     if lane.stream != COMPUTE:
         return lane.stream, "end small"
     name = f"{lane.of} {ranges(lane.ranks)}"
-    return name, "end" if len(name) <= 8 else "end small"
+    return (name, "end") if len(name) <= 8 else (fitted(name, LEFT - 8, SMALL), "end small")
 
 
 def lane_content(lane: Lane, seconds: float, per_second: float, pointed_seconds: float) -> Iterator[str]:
@@ -149,7 +155,7 @@ def lane_content(lane: Lane, seconds: float, per_second: float, pointed_seconds:
     `pointed_seconds` and more show their times on hover."""
     height = lane_height(lane)
     if lane.stream == COMPUTE:
-        yield f'<g class="nd-{IDLE}">{bar(Span(0, seconds, IDLE, IDLE), height, per_second)}</g>'
+        yield f'<g class="nd-{IDLE}">{bar(Span(0, seconds, IDLE, TERMS[IDLE]), height, per_second)}</g>'
     for activity in dict.fromkeys(span.activity for span in lane.spans):
         spans = [span for span in lane.spans if span.activity == activity]
         if wide := [bar(span, height, per_second) for span in spans if span.seconds >= pointed_seconds]:

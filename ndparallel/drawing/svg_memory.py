@@ -23,13 +23,16 @@ from ndparallel.drawing.svg_parts import (
     LEGEND_HEIGHT,
     PLOT_WIDTH,
     RIGHT,
+    TITLE_GAP,
     TITLE_HEIGHT,
     WIDTH,
     document,
+    fitted,
     legend,
     number,
     text,
     time_axis,
+    words_width,
 )
 
 HIGHEST, HIGHEST_SUM, HEADROOM, PANEL_GAP = 180, 330, 1.08, 6  # pixels, of one panel and of all
@@ -87,9 +90,10 @@ def panel(
 ) -> Iterator[str]:
     peak, limit, end = history.peak_bytes, history.limit_bytes, LEFT + history.end_seconds * per_second
     title = base - HEADROOM * top_of(history) * per_byte - 9
-    yield text(LEFT, title, history.name, "name")
+    figures = f"peak {si(peak, 'B')} of {si(limit, 'B')}"
+    yield text(LEFT, title, fitted(history.name, PLOT_WIDTH - words_width(figures) - TITLE_GAP), "name")
     yield text(LEFT - 8, title, f"GPU {history.rank}", "end")
-    yield text(WIDTH - RIGHT, title, f"peak {si(peak, 'B')} of {si(limit, 'B')}", "end")
+    yield text(WIDTH - RIGHT, title, figures, "end")
     columns = list(fullest_by_pixel(history, per_second))
     yield from reversed(
         [area(kind, kinds[: place + 1], columns, base, end, per_byte) for place, kind in enumerate(kinds)]

@@ -31,6 +31,8 @@ from ndparallel.drawing.palette import (
 
 WIDTH, LEFT, RIGHT = 660, 76, 24  # narrow enough for a phone, wide enough for the numbers of microbatches
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
+TITLE_GAP = 12  # between a name and its figures
+BOLD, SMALL = 1.2, 0.9  # width of such letters beside plain ones, in a wide font
 TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT, LEGEND_ROW = 26, 24, 26, 18
 
 HOLLOW = "-hollow"  # what the name of a colour ends with where it is a frame
@@ -181,7 +183,16 @@ def legend_places(names: Iterable[str], top: float, left: int = LEFT) -> Iterato
 
 def words_width(words: str) -> float:
     """Estimate the width of words in pixels, at 12 a letter's height: the reader's font is not known."""
-    return sum(4 if letter in "fijlrtI .,()" else 10.5 if letter in "mwMW" else 7.2 for letter in words)
+    return sum(4 if letter in "fijlrtI .,()" else 10.5 if letter in "mwMW\u2026" else 7.2 for letter in words)
+
+
+def fitted(words: str, pixels: float, letters: float = BOLD) -> str:
+    """Return `words`, their middle left out where they need more than `pixels` in bold or SMALL letters."""
+    kept, short = len(words), words
+    while kept > 2 and letters * words_width(short) > pixels:
+        kept -= 1
+        short = f"{words[: kept // 2]}\u2026{words[kept // 2 - kept :]}"
+    return short
 
 
 def text(x: float, y: float, words: str, kind: str = "") -> str:

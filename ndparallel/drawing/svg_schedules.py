@@ -24,13 +24,16 @@ from ndparallel.drawing.svg_parts import (
     LEGEND_HEIGHT,
     PLOT_WIDTH,
     RIGHT,
+    TITLE_GAP,
     TITLE_HEIGHT,
     WIDTH,
     document,
+    fitted,
     legend,
     number,
     text,
     time_axis,
+    words_width,
 )
 from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import Timing
@@ -116,7 +119,8 @@ def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
     figures = (
         f"makespan {timing.makespan:g} s, bubble {timing.bubble_ratio:.0%}, most held {held_words(timing)}"
     )
-    yield text(LEFT, top + 17, timing.schedule.name, "name")
+    room = PLOT_WIDTH - words_width(figures) - TITLE_GAP
+    yield text(LEFT, top + 17, fitted(timing.schedule.name, room), "name")
     yield text(WIDTH - RIGHT, top + 17, figures, "end")
     for rank in range(timing.schedule.ranks):
         y = top + TITLE_HEIGHT + rank * (ROW_HEIGHT + ROW_GAP)

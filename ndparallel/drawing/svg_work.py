@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu import si
-from ndparallel.drawing.palette import ACTIVITIES, IDLE, OTHER, WAITING
+from ndparallel.drawing.palette import ACTIVITIES, IDLE, OTHER, TERMS, WAITING
 from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
     LEGEND_HEIGHT,
@@ -31,7 +31,6 @@ from ndparallel.drawing.svg_parts import (
 BARS_LEFT, BARS_WIDTH, BAR_HEIGHT, BAR_GAP = 140, 340, 14, 6
 SPEEDUP_RIGHT = WIDTH - RIGHT - 68
 PARTS = {OTHER: "compute_seconds", WAITING: "exposed_communication_seconds", IDLE: "bubble_seconds"}
-WORDS = {OTHER: "compute", WAITING: "exposed communication", IDLE: "bubble"}
 
 
 def draw_work(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -48,7 +47,7 @@ def draw_work(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
         *time_axis(gpu_seconds(max(rows, key=gpu_seconds)), bottom, per_second, BARS_LEFT),
         *(part for place, row in enumerate(rows) for part in bar(row, names[place], place, per_second)),
         f'<path class="mark" d="M{alone} {TITLE_HEIGHT - 4}V{bottom}"/>',
-        *legend(paints, bottom + AXIS_HEIGHT, WORDS, BARS_LEFT),
+        *legend(paints, bottom + AXIS_HEIGHT, TERMS, BARS_LEFT),
     ]
     height = bottom + AXIS_HEIGHT + LEGEND_HEIGHT
     return document("What several GPUs spend on one step", height, paints, body)
@@ -66,7 +65,7 @@ def bar(row: Mapping[str, Any], name: str, place: int, per_second: float) -> Ite
         seconds = row["gpus"] * row[key]
         size = f'x="{number(x)}" y="{y}" width="{number(seconds * per_second)}" height="{BAR_HEIGHT}"'
         yield (
-            f'<rect class="nd-{paint}" {size}><title>{WORDS.get(paint, paint)}: '
+            f'<rect class="nd-{paint}" {size}><title>{TERMS.get(paint, paint)}: '
             f"{si(seconds, 's')}</title></rect>"
         )
         x += seconds * per_second

@@ -32,6 +32,7 @@ from ndparallel.drawing.palette import (
     COMMUNICATION,
     IDLE,
     PER_MICROBATCH,
+    TERMS,
     WAITING,
     ink_on,
     legend_words,
@@ -39,7 +40,7 @@ from ndparallel.drawing.palette import (
 
 BLANK = " "
 BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"  # eighths
-WAITS = "      waits"
+WAITS = f"      {TERMS[WAITING]}"
 LEAST_WAITING = 0.005  # of a run: a GPU that waits less has no row for it
 
 
@@ -213,7 +214,7 @@ def legend(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
         yield Text(f"Letter: what fills most of a cell{number}. {block}", "dim")
     groups = dict.fromkeys(lane.stream for lane in lanes if lane.stream != COMPUTE)
     waits = any(has_row_of_waits(lane, each.seconds) for each in timelines for lane in each.lanes)
-    below = ["when it waits"] * waits
+    below = ["exposed time"] * waits
     below += [f"when each group communicates ({', '.join(groups)})"] * bool(groups)
     if groups:
         yield Text(f"Rows below a GPU: {', and '.join(below)}.", "dim")

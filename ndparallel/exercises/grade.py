@@ -11,8 +11,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +23,7 @@ from ndparallel.base.quoting import shortened
 from ndparallel.base.words import ended
 from ndparallel.engines.failures import DeadlockError, RankError, error_message
 from ndparallel.engines.system import end_with_parent
-from ndparallel.engines.thread_stacks import raise_in
+from ndparallel.engines.time_limit import TooLong, limited_to
 from ndparallel.exercises.answer import (
     TOLD,
     Answer,
@@ -38,16 +36,12 @@ from ndparallel.exercises.answer import (
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.verdict import NOT_BEGUN, WRONG, Verdict, judge
 
-CPU_SECONDS, LOOK_SECONDS = 10, 0.05  # of the answer; between two looks at them
+CPU_SECONDS = 10  # of the answer
 WALL_SECONDS = 60  # of the whole: an answer may sleep, and the machine may be busy
 MEMORY_BYTES = 4 * 2**30  # more than the grader has
 STATM = Path("/proc/self/statm")  # pages that this process has
 CAN_FORK = sys.platform == "linux"
 LEFT = "The answer ended Python itself (sys.exit, os._exit): return from the function instead."
-
-
-class TooLong(BaseException):
-    """The answer has used up its seconds: no `except Exception` of the reader's may keep it."""
 
 
 def grade(exercise: Exercise, path: Path, quiet: bool = False) -> Verdict:
@@ -154,34 +148,15 @@ def unusable(raised: str) -> str:
 def limited(run: Callable[[], Attempt], path: Path) -> Attempt:
     """Run with a limit of CPU seconds and memory."""
     limit_memory()
-    is_done = threading.Event()
-    watching = threading.Thread(target=end_late, args=(path, is_done), daemon=True)
-    watching.start()
     try:
-        attempt = run()
-        is_done.set()
-        watching.join()
-        return attempt
+        with limited_to(CPU_SECONDS, path):
+            return run()
     except TooLong as error:
         place = last_line(error, path)
         where = f" in {place.partition(':')[0]} of {path}" if place else ""
         return Attempt(
             wrong=f"Still computing after {CPU_SECONDS} s, so it was ended{where}. Does a loop end?"
         )
-    finally:
-        is_done.set()
-
-
-def end_late(path: Path, is_done: threading.Event) -> None:
-    """Raise TooLong in the threads that are in the file `path` once this process has computed for too long:
-    without greenlet every rank is a thread."""
-    started = time.process_time()
-    while time.process_time() - started < CPU_SECONDS:
-        if is_done.wait(LOOK_SECONDS):
-            return
-    for thread, frame in sys._current_frames().items():
-        if any(each.f_code.co_filename == str(path) for each, _ in traceback.walk_stack(frame)):
-            raise_in(thread, TooLong)
 
 
 def limit_memory() -> None:

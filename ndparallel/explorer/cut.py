@@ -194,7 +194,7 @@ def parts(row: Mapping[str, Any], results: Sequence[RankResult]) -> list[dict[st
         for axis, waited in waits_of(result.events).items():
             waits[axis] = waits.get(axis, 0.0) + waited / len(results)
     seconds = {"compute": row["compute_seconds"]}
-    seconds |= {f"waits for {axis}": waits[axis] for axis in AXES if waits.get(axis)}
+    seconds |= {f"exposed {axis}": waits[axis] for axis in AXES if waits.get(axis)}
     seconds |= {"bubble": row["bubble_seconds"]}
     return [
         {"name": name, "seconds": each, "text": f"{si(each, 's')}, {each / row['step_seconds']:.0%}"}

@@ -6,12 +6,12 @@ from ndparallel.drawing.palette import (
     FAINT_INK,
     GRID,
     GROUND,
-    HALVES,
     INK,
     LOGITS,
     MEMORY,
     OTHER,
     PARTS,
+    TERMS,
     ink_on,
 )
 from ndparallel.explorer import cluster, cut, guesses, rings, schedules
@@ -45,7 +45,7 @@ def known() -> dict:
         "books": {question.chapter: question.book for question in questions()},
         "paints": {name: [paint.light, paint.dark, paint.letter] for name, paint in paints.items()},
         "inks": {name: [ink_on(paint.light), ink_on(paint.dark)] for name, paint in paints.items()},
-        "halves": HALVES,
+        "terms": TERMS,
         "ground": GROUND,
         "ink": INK,
         "faint": FAINT_INK,

@@ -20,6 +20,7 @@ import numpy as np
 
 from gpu import GPU, Hardware, OutOfMemoryError
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import brief
 from ndparallel.engines.alone import Alone
 from ndparallel.engines.launch import PendingRun, RankResult, Ranks
 from ndparallel.engines.task import Task, run_rank
@@ -285,7 +286,7 @@ def wrong_outcome(results: Sequence[RankResult], sizes_only: bool = False) -> st
     for result in results:
         if not hasattr(result.value, "gradients"):
             return (
-                f"GPU {result.rank} returned {type(result.value).__name__}, and not its outcome: end with "
+                f"GPU {result.rank} returned {brief(result.value)}, and not its outcome: end with "
                 "`return replica.outcome`."
             )
         if not result.value.gradients and not sizes_only:

@@ -15,11 +15,13 @@ Glossary: see `ndparallel.pipeline.actions`; busy is the seconds that ranks comp
 said otherwise.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from ndparallel.base.errors import UserError
-from ndparallel.pipeline.actions import Schedule
+from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.checker import explain, run_ranks
 from ndparallel.pipeline.clock import Clock
 from ndparallel.pipeline.work import Work
@@ -58,6 +60,16 @@ class Timing:
         span, busy = max(zip(self.spans, self.busy))
         return 1 - busy / span
 
+    @cached_property
+    def lengths(self) -> frozenset[float]:
+        """Seconds that single actions take, where they take any: each of a fused pair has half of it."""
+        return frozenset(
+            (end - start) / len(step)
+            for rank, times in enumerate(zip(self.start, self.end))
+            for step, start, end in steps_with_times(self.schedule.steps(rank), *times)
+            if end > start
+        )
+
     @property
     def peak_held(self) -> list[int]:
         return [round(peak) for peak in peak_activations(self.schedule)]
@@ -65,6 +77,15 @@ class Timing:
     @property
     def peak_live(self) -> list[int]:
         return [round(peak) for peak in peak_activations(self.schedule, released_by_input=1.0)]
+
+
+def steps_with_times(
+    steps: Iterable[list[Action]], start: list[float], end: list[float]
+) -> Iterator[tuple[list[Action], float, float]]:
+    position = 0
+    for step in steps:
+        yield step, start[position], end[position]
+        position += len(step)
 
 
 def time_schedule(schedule: Schedule, work: Work) -> Timing:

@@ -14,6 +14,7 @@ from ndparallel.drawing.svg_parts import (
     RIGHT,
     TITLE_HEIGHT,
     document,
+    fitted,
     legend,
     legend_places,
     number,
@@ -39,7 +40,7 @@ def plot_width(curves: Curves) -> float:
 
 
 def body(title: str, curves: Curves) -> Iterator[str]:
-    yield text(LEFT, 17, title, "name")
+    yield text(LEFT, 17, fitted(title, plot_width(curves)), "name")
     top = TITLE_HEIGHT + 18
     yield from panel("efficiency", top, curves, efficiencies(curves), lambda row: row.efficiency)
     top += PANEL + GAP

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ndparallel.commands.command_line import main
 from ndparallel.drawing import schedule_picture
+from ndparallel.pipeline import catalog
 from ndparallel.pipeline.catalog import SEARCHED, build, written_schedules
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
@@ -284,7 +285,7 @@ def test_a_fused_pair_is_joined_without_colours():
 
 def test_the_legend_names_what_occurs_and_no_more(capsys):
     one = command(capsys, "1f1b", "--stages", 4, "--microbatches", 8).splitlines()[-2]
-    assert one.split() == ["F", "forward", "B", "backward", "·", "idle"]
+    assert one.split() == ["F", "forward", "B", "backward", "·", "bubble"]
     alone = command(capsys, "1f1b", "--stages", 1, "--microbatches", 8).splitlines()[-2]
     assert alone.split() == ["F", "forward", "B", "backward"]
     all_of_it = " ".join(command(capsys, "dualpipev", "--stages", 4, "--microbatches", 8).splitlines()[-3:-1])
@@ -336,6 +337,25 @@ def test_where_numbers_are_cut_the_legend_says_so(capsys, name, microbatches, is
 def test_a_number_that_has_no_room_beside_its_letter_stands_below_it():
     first, below, *_ = (line.plain for line in drawn("1f1b", 4, 12, plain=True))
     assert first.startswith("rank 0 F F F F ··") and below.split()[-1] == "11" and "10" in below
+
+
+def test_a_schedule_of_ones_own_whose_loop_never_ends_is_ended_with_its_gpu_and_line(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(catalog, "CPU_SECONDS", 0.3)
+    (tmp_path / "mine.py").write_text(
+        "def order(rank, ranks, microbatches):\n"
+        "    while rank == 1:\n"
+        "        try: pass\n"
+        "        except Exception: pass\n"
+        "    for m in range(microbatches):\n"
+        '        yield from [("F", rank, m), ("B", rank, m)]\n',
+        "utf-8",
+    )
+    assert main(["schedule", f"{tmp_path}/mine.py:order"]) == 2
+    told = capsys.readouterr().err
+    assert "after 0.3 s it was still computing the actions of GPU 1 (line " in told
+    assert told.endswith("Does a loop end?\n")
 
 
 @pytest.mark.parametrize(

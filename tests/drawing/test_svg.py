@@ -12,11 +12,26 @@ import pytest
 from gpu import COMPUTE
 from ndparallel.drawing import notebook  # noqa: F401  registers what notebooks show
 from ndparallel.drawing.history import Lane, Span, Timeline, memory_history, timeline
-from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FORWARD, GROUND, IDLE, INK, MEMORY, WAITING
+from ndparallel.drawing.palette import (
+    ACTIVITIES,
+    COMMUNICATION,
+    FORWARD,
+    GROUND,
+    IDLE,
+    INK,
+    MEMORY,
+    TERMS,
+    WAITING,
+)
 from ndparallel.drawing.svg import DETAILS, LIMIT_BYTES, draw_timelines
 from ndparallel.drawing.svg_memory import HEADROOM, HIGHEST, draw_memory
 from ndparallel.drawing.svg_parts import LEFT, PLOT_WIDTH, RIGHT, TITLE_HEIGHT, WIDTH
+from ndparallel.drawing.svg_schedules import draw_schedules
 from ndparallel.drawing.timeline import Timelines
+from ndparallel.pipeline.catalog import build
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.work import Work
+from tests.support.svg_text import outside
 from tests.support.synthetic import HARDWARE, OPERATIONS, data_parallel, pipeline
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -159,7 +174,7 @@ def test_every_activity_drawn_has_its_colour_in_both_modes_and_a_name_in_the_leg
     for name in {span.activity for run in CONTRAST for lane in run.lanes for span in lane.spans} | {IDLE}:
         paint, rule = ACTIVITIES[name], "hatch" if name == WAITING else name
         assert all(re.search(f".nd-{rule}{{fill:{colour}[;}}]", svg) for colour in (paint.light, paint.dark))
-        assert name in words
+        assert TERMS.get(name, name) in words
 
 
 def test_rules_for_text_hold_inside_our_pictures_only():
@@ -180,6 +195,29 @@ def test_everything_drawn_lies_inside_the_picture():
             0 <= float(text.get("x", "")) <= WIDTH and 0 < float(text.get("y", "")) < height
             for text in root.iter(NAMESPACE + "text")
         )
+
+
+LONG = "ddp_with_every_second_bucket_started_early_and_the_others_one_by_one_" * 2
+SCATTERED = SMALL._replace(lanes=(SMALL.lanes[0]._replace(others=tuple(range(2, 32, 2))),))
+OWN = replace(build("dualpipev", 2, 40), name=f"{LONG}.py:{LONG}")
+WITH_LONG_NAMES = {
+    "timeline": draw_timelines([SCATTERED._replace(name=LONG)]),
+    "schedule": draw_schedules([time_schedule(OWN, Work())]),
+    "memory": draw_memory([MEMORY_OF_ONE._replace(name=LONG)]),
+}
+
+
+@pytest.mark.parametrize("picture", WITH_LONG_NAMES)
+def test_no_word_is_cut_at_an_edge_however_long_a_name_is(picture):
+    svg = WITH_LONG_NAMES[picture]
+    assert "\u2026" in svg and outside(svg) == []
+
+
+def test_a_word_that_would_be_cut_is_seen():
+    wide = draw_timelines([SMALL._replace(name="m" * 30)])
+    assert outside(wide) == []
+    assert outside(wide.replace(">" + "m" * 30, ">" + "m" * 60))[0].startswith(repr("m" * 60))
+    assert outside(wide.replace(">GPU 0<", ">GPU 0-7 16-23<"))[0].startswith("'GPU 0-7 16-23'")
 
 
 def test_a_name_cannot_break_the_picture():

@@ -40,6 +40,7 @@ from ndparallel.drawing.palette import (
     WAITING,
     WEIGHT,
     ink_on,
+    legend_words,
 )
 from ndparallel.drawing.svg import draw_timelines
 from ndparallel.drawing.timeline import BLANK, BLOCKS, Timelines, axis, gantt, levels, main_activities, shares
@@ -50,6 +51,7 @@ from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import build
+from ndparallel.results.columns import heads
 from ndparallel.training.job import Job
 from tests.support.common import SMALL
 from tests.support.synthetic import HARDWARE, UNITS, Run, data_parallel, pipeline
@@ -220,10 +222,10 @@ def test_five_percent_of_a_step_do_not_fill_a_row_and_a_message_however_short_is
 
 def test_a_gpu_that_waits_has_a_row_that_says_how_much():
     spans = (Span(0, 2, FORWARD, "f"), Span(2, 3.3, WAITING, "w"), Span(3.3, 6, BACKWARD, "b"))
-    lines = drawn(Timeline("x", 6.0, (Lane(0, COMPUTE, spans),)), width=25)
-    assert lines[1:3] == ["GPU 0       FFFFxxxBBBBB", f"      waits     {2 * BLOCKS[8]}{BLOCKS[5]}"]
-    hardly = (Span(0, 5.98, FORWARD, "f"), Span(5.98, 6, WAITING, "w"))
-    assert not any("waits" in line for line in drawn(Timeline("x", 6.0, (Lane(0, COMPUTE, hardly),))))
+    lines = drawn(Timeline("x", 6.0, (Lane(0, COMPUTE, spans),)), width=27)
+    assert lines[1:3] == ["GPU 0         FFFFxxxBBBBB", f"      exposed     {2 * BLOCKS[8]}{BLOCKS[5]}"]
+    hardly = Lane(0, COMPUTE, (Span(0, 5.98, FORWARD, "f"), Span(5.98, 6, WAITING, "w")))
+    assert not any(line.startswith("      exposed") for line in drawn(Timeline("x", 6.0, (hardly,))))
 
 
 def compute(*operations):
@@ -243,9 +245,9 @@ def test_microbatches_are_numbered_where_there_is_room():
     pass_of_two = ["forward layers.0 qkv", "forward layers.0 out", "forward layers.0 out"]
     run = timeline("x", [compute(*pass_of_two, *pass_of_two, "backward layers.0 out", "optimizer adamw")])
     assert [span.microbatch for span in run.lanes[0].spans] == [0, 0, 0, 1, 1, 1, 0, None]
-    assert drawn(run, width=37)[1] == "GPU 0       F0FFFFFFFF1FFFFFFFB0BOOO"
+    assert drawn(run, width=39)[1] == "GPU 0         F0FFFFFFFF1FFFFFFFB0BOOO"
     many = timeline("x", [compute(*12 * ["forward layers.0 qkv"])])
-    assert drawn(many, width=25)[1] == "GPU 0       " + 12 * "F"
+    assert drawn(many, width=27)[1] == "GPU 0         " + 12 * "F"
     one = timeline("x", [compute(*pass_of_two, "backward layers.0 out", "optimizer adamw")])
     assert {span.microbatch for span in one.lanes[0].spans} == {None}
 
@@ -337,18 +339,22 @@ def test_the_title_says_the_step_and_the_legend_only_what_occurs():
         "O",
         "optimizer",
         "x",
-        "waiting",
+        "exposed",
         ".",
-        "idle",
+        "bubble",
     ]
     assert lines[-2].startswith("Letter: what fills most of a cell. Block: how much of it")
-    assert lines[-1] == "Rows below a GPU: when it waits, and when each group communicates (dp)."
+    assert lines[-1] == "Rows below a GPU: exposed time, and when each group communicates (dp)."
+
+
+def test_legends_use_the_words_of_the_tables():
+    assert set(legend_words((WAITING, IDLE)).values()) == {"exposed", "bubble"} < set(heads())
 
 
 def test_the_legend_parts_its_letters_where_the_line_is_full():
     lines = [line.plain for line in gantt([timeline("pipeline", pipeline())], 28)]
     at = next(number for number, line in enumerate(lines) if line.startswith(" F  forward"))
-    assert lines[at + 1].startswith(" ") and lines[at + 1].endswith(".  idle")
+    assert lines[at + 1].startswith(" ") and lines[at + 1].endswith(".  bubble")
     assert max(map(len, lines[at : at + 2])) <= 28 and not lines[at].endswith((" .", " x"))
 
 
@@ -356,7 +362,7 @@ def test_the_halves_of_a_backward_pass_have_letters_of_their_own_and_their_legen
     spans = Span(0, 1, INPUT, "i"), Span(1, 2, WEIGHT, "w"), Span(2, 3, BACKWARD, "b")
     run = Timeline("split", 3.0, (Lane(0, COMPUTE, spans),))
     (legend,) = (line for line in drawn(run) if "B  backward" in line)
-    assert legend == " B  backward    I  input gradient    W  weight gradient    .  idle"
+    assert legend == " B  backward    I  input gradient    W  weight gradient    .  bubble"
     (row,) = (line for line in drawn(run) if line.startswith("GPU 0"))
     assert [letter for letter, _ in groupby(row.split()[2])] == ["I", "W", "B"]
 
@@ -524,4 +530,4 @@ def test_what_a_compute_stream_communicates_has_its_letter_in_the_legend():
     collective = (0, COMPUTE, COLLECTIVE, ("all", 0, "all_reduce", "ring"), 0.0, 2.0, 0, 0, (0, 1))
     lines = drawn(timeline("x", [Run(0, (collective,), 4.0, {})]))
     assert any(line.startswith("GPU 0") and "==" in line for line in lines)
-    assert " =  communication    .  idle" in lines
+    assert " =  communication    .  bubble" in lines

@@ -19,7 +19,9 @@ from ndparallel.exercises.runs import in_pipeline
 from ndparallel.exercises.tasks import fill_the_bubble, heavy_head, no_bubble, prefetch, vocabulary_loss
 from ndparallel.exercises.template import is_solution, solution, template
 from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict, judge
+from ndparallel.model.units import ModelConfig
 from ndparallel.pipeline.timing import Timing
+from ndparallel.training.job import MODEL_SIZES
 
 FEWEST_ANSWERS = 3  # wrong or slow ones, of each exercise
 
@@ -77,6 +79,19 @@ def verdict_of_file(name: str, path: Path, text: str) -> Verdict:
     path.write_text(text, "utf-8")
     exercise = find_exercise(name)
     return graded(exercise, path, lambda: ReadersAnswer(path, exercise), par(name))
+
+
+def weights_of(model: ModelConfig) -> int:
+    """Matrices and norms by hand: queries and output, keys and values, three of the MLP; two tables."""
+    h, kv = model.hidden, model.hidden * model.kv_heads // model.heads
+    return model.layers * (2 * h * h + 2 * h * kv + 3 * h * model.ffn + 2 * h) + (2 * model.vocab + 1) * h
+
+
+def test_make_it_fit_says_how_large_its_model_is():
+    small, large = (weights_of(MODEL_SIZES[size]) for size in ("default", "large"))
+    task = find_exercise("make_it_fit").task
+    assert f"{int(large / small)} times as many weights" in task
+    assert f"take {16 * large / 1e6:.0f} MB" in task  # float32: weights, gradients and two moments
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -128,7 +128,7 @@ def test_a_link_restores_what_was_set(tab):
 
 def test_waiting_is_hatched_and_every_part_of_the_step_is_named(tab):
     tab.open("#cut")
-    parts = [part["name"].removeprefix("waits for ") for part in cut.answer({})["parts"]]
+    parts = [part["name"].removeprefix("exposed ") for part in cut.answer({})["parts"]]
     bars = tab.page.locator("svg[aria-label^='compute: ']")
     assert {"tp", "pp", "dp"} < set(parts) <= set(bars.locator("text").all_text_contents())
     assert bars.locator("rect[fill='url(#hatch)'][data-says]").count() == 3
@@ -287,7 +287,7 @@ def test_a_moment_of_the_timeline_says_what_everybody_does(tab):
     tab.open("#timeline?pp=4&tp=1")
     tab.page.locator("#moment").fill("400")
     said = tab.page.locator("#hovered").inner_text()
-    assert "GPU 0-1: idle" in said and "backward layers.3" in said
+    assert "GPU 0-1: bubble" in said and "backward layers.3" in said
     texts = tab.page.locator("svg.zoomed text.mark").all_text_contents()
     assert {"F0", "B0", "B3"} <= set(texts)
 

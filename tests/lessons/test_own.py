@@ -124,7 +124,7 @@ def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):
         (
             "1d",
             "no_outcome",
-            "no_outcome: GPU 0 returned NoneType, and not its outcome: end with `return replica.outcome`.",
+            "no_outcome: GPU 0 returned None, and not its outcome: end with `return replica.outcome`.",
         ),
         ("1d", "no_step", "GPU 0 never stepped its optimizer: call replica.optimizer_step() in every step."),
         ("1d", "no_job", "mine.py:no_job takes (gpu): it must take (gpu, job)."),

@@ -35,6 +35,7 @@ def test_items_are_announced_when_their_turn_comes():
 @pytest.mark.parametrize(
     ("command", "bound"),
     [
+        ("schedule 1f1b --stages 4 --microbatches 8", "the drawing of 32 forwards"),
         ("schedule searched --stages 4 --microbatches 8", "searched of 32 forwards, 1 of 1"),
         ("compare --what-if --engine inline --strategy 1F1B", "1F1B, four times the batch (5 of 5)"),
         ("plan --model llama-3-8b --gpus 8 --global-batch 8", "200,000 actions are timed at the most"),

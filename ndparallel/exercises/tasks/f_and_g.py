@@ -1,9 +1,9 @@
 """f and g.
 
-A transformer layer has two such pairs of matmuls: attention's projections and its output, the
-two of the MLP. All that tensor parallelism adds to the single GPU's program stands at four
-places. Where an activation enters a pair, forward and backward; and where it leaves, forward
-and backward:
+A transformer layer has two pairs of matmuls that are cut by columns, then by rows: attention's
+projections and its output, and the two of the MLP. All that tensor parallelism adds to the
+single GPU's program stands at four places: where an activation enters a pair, forward and
+backward; and where it leaves, forward and backward:
 
         x ── enter ──> columns of A ── ... ── rows of B ── leave ──> y          forward
         dx <─ enter_backward ── ...                   <─ leave_backward ── dy   backward

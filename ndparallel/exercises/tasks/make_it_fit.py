@@ -1,7 +1,8 @@
 """Make it fit.
 
-Eight GPUs in two nodes of four, a model that is eight times as large as the lessons', and GPUs
-of 16 MB. One GPU alone would need more than four times as much. Choose how to cut it:
+Eight GPUs in two nodes of four have 16 MB each. The model has 27 times as many weights as the
+lessons': weights, gradients and optimizer states take 46 MB, and activations come on top. Choose
+how to cut it:
 
         tp, pp, dp          how many GPUs share a matrix, stand in the pipeline, share the batch: tp pp dp = 8
         zero                0 to 3: what data parallelism shards
@@ -20,6 +21,7 @@ Right is what can be cut so, and fits into 16 MB. Then the seconds count.
 
 from dataclasses import replace
 
+from gpu import OutOfMemoryError
 from ndparallel.base.errors import UserError
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import in_lesson
@@ -30,6 +32,11 @@ from ndparallel.training.job import MODEL_SIZES, Job
 
 SMALL = replace(POCKET, memory_bytes=16e6)
 GPUS = 8
+HELD_WHOLE = {  # what a level of ZeRO needs beside the shards
+    2: " With zero 2 the buffers hold gradients whole, until they are added up: zero 1 needs no buffers.",
+    3: " With zero 3 the buffers hold the weights and the gradients of a whole stage while the GPU works on "
+    "a microbatch, just when it holds most activations: zero 1 needs no buffers.",
+}
 CHOICES = ("tp", "pp", "dp", "zero", "microbatches", "schedule")
 
 
@@ -55,7 +62,10 @@ def attempt(answer) -> Attempt:
         )
     how = {name: chosen[name] for name in ("zero", "microbatches", "schedule")}
     job = Job(model=MODEL_SIZES["large"], mesh=mesh, **how)
-    return in_lesson(module_of(full_name("4d")).train, job, mesh, ("step_seconds",), SMALL)
+    try:
+        return in_lesson(module_of(full_name("4d")).train, job, mesh, ("step_seconds",), SMALL)
+    except OutOfMemoryError as error:
+        raise UserError(f"{error}{HELD_WHOLE.get(chosen['zero'], '')}") from None
 
 
 def require_kinds(chosen: dict) -> None:
@@ -90,7 +100,8 @@ EXERCISE = Exercise(
         "Two GPUs in each of the three axes are a good start: tp inside the node, and not too much of "
         "anything.",
         "A pipeline with more microbatches has a smaller bubble and needs fewer activations at once. "
-        "ZB-V fills it.",
+        "ZB-V fills it. FSDP (zero 3) divides more, but gathers a whole stage at a time into buffers: see "
+        "the column *buffers* of --memory.",
         "ZeRO-1 makes room for what ZB-V holds: tp 2, pp 2, dp 2, zero 1, 4 microbatches.",
     ),
     learned="no axis is best for everything: tp for the largest activations, pp for the weights, dp for the "

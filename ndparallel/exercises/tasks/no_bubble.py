@@ -7,6 +7,8 @@ needs to stand idle between its first action and its last:
         GPU 0   F F F F F F F I W F I W I W I W I W I W I W I W
         GPU 3         F I F I F I F I F I F I F I W F I W W W W W W W
 
+Given   Action(op, stage, microbatch)       as in `fill_the_bubble`, and the same 4 GPUs and 8 microbatches
+
 Right is a schedule that can run, does everything once and holds at most 7 microbatches. Then
 the idle seconds count: of the GPU that has most of them between its first action and its last.
 (When the next step follows without a stop, these are the only ones that are lost.)

@@ -190,7 +190,7 @@ function stepBar(parts, y, perSecond) {
   const slivers = [];
   const boxes = parts.map(({ name, seconds, text }) => {
     const wide = seconds * perSecond,
-      short = name.replace(/^(waits for|exposed) /, ""),
+      short = name.replace(/^exposed /, ""),
       isInside = wide > 7 * short.length + 8,
       activity = BAR_COLOURS[name] || "waiting",
       stroke = activity === "idle" ? "var(--grid)" : "var(--ground)";

@@ -4,7 +4,7 @@
 const CELLS = [
   ["step", "step"],
   ["speedup", "speedup"],
-  ["waits (exposed)", "exposed"],
+  ["exposed", "exposed"],
   ["bubble", "bubble"],
   ["sent", "sent"],
   ["memory", "memory"],

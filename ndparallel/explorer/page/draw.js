@@ -72,7 +72,7 @@ function legend(names) {
     mark.style.background = name === "waiting" ? STRIPES : colour(name);
     mark.style.color = inkOn(name);
     if (name === "waiting") mark.textContent = "\u00a0";
-    return element("li", {}, mark, KNOWN.halves[name] || name.replace("memory ", ""));
+    return element("li", {}, mark, KNOWN.terms[name] || name.replace("memory ", ""));
   };
   return element("ul", { class: "legend" }, names.map(item));
 }

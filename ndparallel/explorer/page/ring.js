@@ -114,7 +114,7 @@ function algorithms(answer) {
     "section",
     {},
     element("h2", {}, "All algorithms, this size"),
-    table(["", "time", "most sent by a GPU", "in messages"], rows),
+    table(["", "time", "most sent", "messages"], rows),
   );
 }
 

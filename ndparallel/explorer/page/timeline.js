@@ -161,7 +161,7 @@ function moment(answer, picture, shown) {
 function whatAllDo({ lanes, who }, second) {
   const does = (lane) => {
     const span = lane.spans.find(([start, end]) => start <= second && second < end);
-    return `${who} ${ranges(lane.ranks)}: ${span ? doing(span[2], span[3]) : "idle"}`;
+    return `${who} ${ranges(lane.ranks)}: ${span ? doing(span[2], span[3]) : KNOWN.terms.idle}`;
   };
   return lanes.filter(isCompute).map(does).join("; ");
 }

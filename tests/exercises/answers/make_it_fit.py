@@ -6,6 +6,16 @@ def too_large():
     return {"tp": 1, "pp": 1, "dp": 8, "zero": 3, "microbatches": 1, "schedule": "1f1b"}
 
 
+def all_sharded():
+    """With zero 3 the buffers hold the weights and the gradients of a whole stage"""
+    return {"tp": 2, "pp": 2, "dp": 2, "zero": 3, "microbatches": 4, "schedule": "1f1b"}
+
+
+def gradients_sharded():
+    """With zero 2 the buffers hold gradients whole"""
+    return {"tp": 2, "pp": 2, "dp": 2, "zero": 2, "microbatches": 2, "schedule": "1f1b"}
+
+
 def all_tp():
     """Which axis makes it?"""
     return {"tp": 8, "pp": 1, "dp": 1, "zero": 0, "microbatches": 4, "schedule": "1f1b"}
