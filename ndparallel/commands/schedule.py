@@ -105,14 +105,10 @@ def run(args: argparse.Namespace) -> None:
         steps = args.stages * args.microbatches * (args.chunks or 1)
         names = counted(args.names, announce, lambda name: f"{name} of {steps:,} forwards")
         timings = [timed(name, args) for name in names]
+        check_fused(timings, args)
         announce(f"the drawing of {steps:,} forwards")
         svg = svg_of(timings) if args.svg is not None else ""
         pictures = [] if args.json else pictures_of(timings, console)
-    if args.fused is not None and not any(pairs for timing in timings for pairs in timing.schedule.fused):
-        raise UserError(
-            f"--fused is of an F and a B that run as one, and {listed(args.names)} has none: take dualpipev, "
-            "or leave it out."
-        )
     if args.svg is not None:
         write_atomically(args.svg, svg)
     if args.json:
@@ -123,6 +119,15 @@ def run(args: argparse.Namespace) -> None:
     if args.svg is not None:
         print(
             f"\n{visible(args.svg)} shows {listed(args.names)}.", file=sys.stderr if args.json else sys.stdout
+        )
+
+
+def check_fused(timings: Sequence[Timing], args: argparse.Namespace) -> None:
+    """Raise UserError for seconds of pairs that no schedule has."""
+    if args.fused is not None and not any(pairs for timing in timings for pairs in timing.schedule.fused):
+        raise UserError(
+            f"--fused is of an F and a B that run as one, and {listed(args.names)} has none: take dualpipev, "
+            "or leave it out."
         )
 
 

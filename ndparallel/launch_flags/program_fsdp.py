@@ -3,7 +3,7 @@
 Idea   transformers' TrainingArguments have `fsdp` and `fsdp_config` (_process_fsdp_args in
        transformers/training_args.py). Axolotl's files have the same, with a version and degrees beside them
        (setup_fsdp_envs and setup_parallelism_envs in axolotl/utils/trainer.py).
-Limit  Axolotl's context parallelism is priced as torch's, which is near it.
+Limit  Axolotl's own ring attention is priced as torch's context parallelism.
 """
 
 import re
