@@ -18,7 +18,7 @@ from ndparallel.base.words import count, listed
 from ndparallel.planner.prediction import Prediction, step_of
 from ndparallel.planner.stages import KEPT
 from ndparallel.planner.step.framework import FrameworkWorkload
-from ndparallel.planner.step.pipeline import PipelineTimes
+from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.workload import Workload
 
 LARGE = 0.02  # of the step: an imbalance that is worth a sentence
@@ -33,13 +33,13 @@ def imbalance_sentences(found: Prediction) -> list[str]:
     if found.step.pipeline is None or found.step.breakdown["imbalance"] < LARGE * found.seconds:
         return []
     work, rank, busiest = found.work, found.step.rank, found.step.busiest
-    times = found.step.pipeline
-    each, pace = times.work_by_rank, times.pace
+    timer = found.step.pipeline
+    each, (_, pace) = timer.actions.work_by_rank, timer.without_messages
     most = si(found.microbatches * (pace - sum(each) / len(each)), "s")
     if pace - each[busiest] > each[busiest] - each[rank]:
         layers = [layers_in(kinds) for kinds in work.kinds]
         alike = work.plan.recipe.splits and min(layers) == max(layers)
-        return [in_no_stride(work, times, most) if alike else unlike(layers, most)]
+        return [in_no_stride(timer, most) if alike else unlike(layers, most)]
     waits = f"pipeline rank {rank} ({held(work, rank)}) waits for rank {busiest} ({held(work, busiest)})"
     longer = (
         f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there "
@@ -69,12 +69,13 @@ LAYERS = {
 }
 
 
-def in_no_stride(work: Workload, times: PipelineTimes, most: str) -> str:
+def in_no_stride(timer: PipelineTimer, most: str) -> str:
     """What the order of a schedule that parts backward passes was made for, and what there is."""
-    seconds, middle = times.durations.seconds_by_stage(work.plan.stages), work.plan.stages // 2
+    plan = timer.plan
+    seconds, middle = timer.actions.durations.seconds_by_stage(plan.stages), plan.stages // 2
     each = listed([f"{op} {si(seconds[op][middle], 's')}" for op in "FIW"])
     return (
-        f"Stage imbalance: the order of {work.plan.schedule} is made for F, I and W that take as long as one "
+        f"Stage imbalance: the order of {plan.schedule} is made for F, I and W that take as long as one "
         f"another. On a middle stage they take {each}, so that ranks wait for one another in every "
         f"microbatch, however many there are. Without that a step would save at most {most}."
     )

@@ -86,7 +86,7 @@ def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
 def pipeline_timeline(found: Prediction) -> Timeline:
     """The schedule's actions on some of the ranks, and what follows them."""
     assert found.step.pipeline
-    durations, tails = found.step.pipeline.durations, found.step.pipeline.tails
+    durations, tails = found.step.pipeline.actions.durations, found.step.pipeline.tails
     shown = min(found.microbatches, MOST_ACTIONS // found.plan.stages)
     timing = time_schedule(replay_of_step(found.plan, shown, durations).schedule, durations)
     ranks = shown_ranks(found.plan.pp, found.step.rank)

@@ -73,7 +73,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        return float(self.step.seconds)
+        return self.step.seconds
 
     @property
     def microbatches(self) -> int:
@@ -200,9 +200,9 @@ def predict(job: TrainingJob, plan: Plan) -> Prediction:
     return prediction_of(job, workload_of(job, plan))
 
 
-def prediction_of(job: TrainingJob, work: AnyWorkload, step: Step | None = None) -> Prediction:
-    """The prediction of a workload, whose step may have been timed before."""
-    return Prediction(job, work, step or step_of(work), memory_of(work))
+def prediction_of(job: TrainingJob, work: AnyWorkload) -> Prediction:
+    """The prediction of a workload."""
+    return Prediction(job, work, step_of(work), memory_of(work))
 
 
 def time_step(job: TrainingJob, plan: Plan) -> Step:

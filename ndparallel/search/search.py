@@ -189,7 +189,7 @@ def fitting_candidates(
 
 
 def predicted(job: TrainingJob, one: Timed) -> Prediction:
-    return prediction_of(job, workload_of(job, one.plan), one.step)
+    return prediction_of(job, workload_of(job, one.plan))
 
 
 def launchers(job: TrainingJob, fixed: Fixed) -> list[str]:

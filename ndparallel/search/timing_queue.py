@@ -24,7 +24,6 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.step.schedule_timer import FULL_ROUNDS
-from ndparallel.planner.step.step import Step
 from ndparallel.search.candidates import Candidates
 
 EFFORT = 200_000
@@ -40,14 +39,10 @@ AGAIN = 0.2  # of the effort for a plan whose list of actions was written for an
 
 @dataclass(frozen=True)
 class Timed:
-    """A plan and its exact step."""
+    """A plan, and the exact seconds of its step."""
 
     plan: Plan
-    step: Step
-
-    @property
-    def seconds(self) -> float:
-        return float(self.step.seconds)
+    seconds: float
 
 
 class TimingQueue:
@@ -201,7 +196,12 @@ def time_batch(
 
 def time_all(job: TrainingJob, plans: Sequence[Plan], executor: Executor | None) -> list[Timed]:
     in_turn = executor.map if executor else map
-    return [Timed(*each) for each in zip(plans, in_turn(partial(time_step, job), plans))]
+    return [Timed(*each) for each in zip(plans, in_turn(partial(seconds_of, job), plans))]
+
+
+def seconds_of(job: TrainingJob, plan: Plan) -> float:
+    """Seconds of a plan's step: a number, which other processes can send."""
+    return time_step(job, plan).seconds
 
 
 def kth_best_seconds(timed: list[Timed], top: int) -> float:

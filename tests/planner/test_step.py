@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.replay import Replay
+from ndparallel.pipeline.steps import Durations
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.job import Plan, TrainingJob
@@ -258,15 +260,17 @@ def test_no_rank_ends_before_its_line_has_reduced_every_microbatch(schedule, ban
     assert lower_bound(there, plan).seconds[0] <= step
 
 
-@pytest.mark.parametrize(("zero", "times"), [(1, 1), (2, 2)])  # ZeRO-2 also without what it reduces
-def test_a_pipeline_is_timed_once_for_its_ends(monkeypatch, zero, times):
-    timed: list[Work] = []
-    ends_of = PipelineTimer.ends_of
+@pytest.mark.parametrize("zero", [1, 2])
+def test_a_pipeline_is_timed_once_and_again_only_for_where_its_time_goes(monkeypatch, zero):
+    timed: list[Durations] = []
+    ends_of = Replay.ends_of
 
-    def counted(timer, work):
-        timed.append(work)
-        return ends_of(timer, work)
+    def counted(replay, clocks, durations):
+        timed.append(durations)
+        return ends_of(replay, clocks, durations)
 
-    monkeypatch.setattr(PipelineTimer, "ends_of", counted)
-    time_step(job(), Plan(tp=8, pp=4, dp=2, zero=zero))
-    assert len(timed) == times
+    monkeypatch.setattr(Replay, "ends_of", counted)
+    step = time_step(job(), Plan(tp=8, pp=4, dp=2, zero=zero))
+    assert len(timed) == 1
+    assert sum(step.breakdown.values()) == pytest.approx(step.seconds, rel=1e-12)
+    assert len(timed) == 1 + zero  # without messages; ZeRO-2 also without what it reduces

@@ -91,15 +91,15 @@ MORE, LESS = Plan(dp=64, zero=1), Plan(dp=64, zero=3)  # memory
 )
 def test_of_plans_as_fast_with_as_many_dimensions_the_simplest_is_taken_and_why_is_said(fastest, taken, why):
     """Inside a node, then even stages, then free memory, then few chunks, then nothing computed twice."""
-    step = time_step(LLAMA, taken)
-    assert simplest(LLAMA, [Timed(fastest, step), Timed(taken, step)]).plan == taken
+    seconds = time_step(LLAMA, taken).seconds
+    assert simplest(LLAMA, [Timed(fastest, seconds), Timed(taken, seconds)]).plan == taken
     assert merit(LLAMA, predict(LLAMA, taken), predict(LLAMA, fastest)) == why
 
 
 def test_for_one_gigabyte_more_that_is_free_no_step_is_one_percent_longer():
     fastest, roomier = interleaved(4), interleaved(8)
     assert 0 < peak_memory(LLAMA, fastest).total - peak_memory(LLAMA, roomier).total < 1.1e9
-    timed = [Timed(plan, time_step(LLAMA, plan)) for plan in (fastest, roomier)]
+    timed = [Timed(plan, time_step(LLAMA, plan).seconds) for plan in (fastest, roomier)]
     assert 1.01 < timed[1].seconds / timed[0].seconds < 1.02
     assert simplest(LLAMA, timed).plan == fastest
 

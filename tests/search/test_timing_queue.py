@@ -117,12 +117,12 @@ def test_the_gap_is_how_much_less_than_the_best_the_least_bound_is_that_was_not_
     found = candidates([("1f1b", 1, 2)], [[1.0, 1.5, 3.0]])
     queue = TimingQueue(JOB, found, 1e9)
     queue.learn(0, 2.0)
-    step = type("Step", (), {"seconds": 2.0})()
-    timed = [Timed(Plan(), step)]
+    timed = [Timed(Plan(), 2.0)]
     assert gap(found, queue, timed) == pytest.approx(1 - 1.5 / 2)
     queue.learn(1, 2.5)
     assert gap(found, queue, timed) == 0
-    assert [
-        timing_queue.kth_best_seconds([*timed, Timed(Plan(), type("S", (), {"seconds": 1.0})())], k)
-        for k in (1, 2, 3)
-    ] == [1.0, 2.0, np.inf]
+    assert [timing_queue.kth_best_seconds([*timed, Timed(Plan(), 1.0)], k) for k in (1, 2, 3)] == [
+        1.0,
+        2.0,
+        np.inf,
+    ]

@@ -12,7 +12,7 @@ from ndparallel.planner.lesson_runs.memory import most_held
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory
 from ndparallel.planner.step.pipeline import schedule_of
-from ndparallel.planner.step.step import TIME_KINDS, Step, one_stage, time_workload
+from ndparallel.planner.step.step import Step, one_stage, step_from, time_workload
 from ndparallel.planner.step.streams import StreamClock
 
 
@@ -31,8 +31,7 @@ def executed_step(work: ExecutedWorkload) -> Step:
     """Time an executed run."""
     if not work.on_grid:
         return time_workload(work)
-    spent, rank, busiest = slowest_gpu(grid_of(work))
-    return Step({kind: spent[kind] for kind in TIME_KINDS}, rank, busiest)
+    return step_from(*slowest_gpu(grid_of(work)))
 
 
 def executed_memory(work: ExecutedWorkload) -> list[StageMemory]:

@@ -1,8 +1,9 @@
 """The step of a pipeline: the schedule's own actions, and then each rank's gradients and optimizer.
 
 Idea   The schedule is timed (ndparallel.planner.step.schedule_timer) on the seconds of its actions
-       (ndparallel.planner.step.action_seconds), and a second time with messages that take no time: what that
-       saves is waiting for messages, and the rest of the waiting is bubble and imbalance.
+       (ndparallel.planner.step.action_seconds). Where somebody asks where the time goes, it is timed a second
+       time with messages that take no time: what that saves is waiting for messages, and the rest of the
+       waiting is bubble and imbalance.
 Limit  All microbatches are alike.
 
 Glossary
@@ -14,7 +15,6 @@ Glossary
     tail        what a rank still does when its last action is done: see ndparallel.planner.step.tail
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from ndparallel.pipeline.actions import Schedule
@@ -31,20 +31,9 @@ from ndparallel.planner.step.workload import Workload
 UNLIKE = 0.01  # by which the stages between the first and the last differ where layers are not spread evenly
 
 
-@dataclass(frozen=True)
-class PipelineTimes:
-    """What timing a pipeline finds: seconds of its actions, and by pipeline rank when they end, the tail
-    behind them, and the work on a microbatch of a full pipeline."""
-
-    durations: Work
-    ends: Ends
-    tails: Tails
-    work_by_rank: list[float]
-    pace: float
-
-
 class PipelineTimer(ScheduleTimer):
-    """Times one workload on the seconds of its actions, in four stages, each once, from those above it."""
+    """Times one workload on the seconds of its actions, in four stages, each once, when it is asked
+    for, from those above it."""
 
     def __init__(self, work: Workload) -> None:
         super().__init__(work.plan, work.plan.microbatches(work.job))
@@ -144,35 +133,37 @@ class PipelineTimer(ScheduleTimer):
         pace = max(busiest, (after - before) / self.per_round)
         return before + rounds * self.per_round * pace, pace
 
-    # ---- 4. where the time goes
+    # ---- 4. the step, and where its time goes
 
     @cached_property
+    def acting(self) -> float:
+        """When the last rank ends its last action. Rounds that are not timed one by one may fall short of its
+        work by some thousandths."""
+        return max(self.ends.end[self.last], float(self.busy.total))
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of the step."""
+        return self.acting + float(self.tails[self.last].total)
+
     def breakdown(self) -> TimeBreakdown:
-        """Seconds of the rank that is done last. Of what it waits, the imbalance is what it would wait were
-        the pipeline always full: as long as a full round takes more than its own work of one."""
-        reduces = self.plan.zero == 2
-        ends = self.ends_of(self.actions.unreduced) if reduces else self.ends
-        end, (silent_end, pace) = ends.end[self.last], self.without_messages
-        # rounds that are not timed one by one may fall short by some thousandths
-        waits = max(0.0, end - float(self.busy.total))
-        for_messages = min(waits, max(0.0, end - silent_end))
-        slower = pace - self.actions.work_by_rank[self.last]
-        imbalance = min(waits - for_messages, self.microbatches * slower)
-        bubble = waits - for_messages - imbalance
-        waiting = TimeBreakdown(pp=for_messages, bubble=bubble, imbalance=imbalance)
-        if reduces:
-            waiting["dp"] = self.ends.end[self.last] - end
-        return self.busy + self.tails[self.last] + waiting
+        """Seconds of the rank that is done last, by kind. Of what it waits, the imbalance is what it would
+        wait were the pipeline always full: as long as a full round takes more than its own work of one."""
+        end, (silent_end, pace) = self.ends.end[self.last], self.without_messages
+        unreduced_end = self.ends_of(self.actions.unreduced).end[self.last] if self.plan.zero == 2 else end
+        found, bubble = TimeBreakdown(), self.acting - float(self.busy.total)
+        for kind, seconds in (
+            ("dp", end - unreduced_end),  # for gradients that are reduced after every microbatch
+            ("pp", unreduced_end - silent_end),
+            ("imbalance", self.microbatches * (pace - self.actions.work_by_rank[self.last])),
+        ):
+            found[kind] = min(bubble, max(0.0, seconds))
+            bubble -= found[kind]
+        return self.busy + self.tails[self.last] + found + TimeBreakdown(bubble=bubble)
 
     @property
     def busiest(self) -> int:
         return self.actions.work_by_rank.index(max(self.actions.work_by_rank))
-
-    @property
-    def times(self) -> PipelineTimes:
-        return PipelineTimes(
-            self.actions.durations, self.ends, self.tails, self.actions.work_by_rank, self.without_messages[1]
-        )
 
 
 def schedule_of(work: Workload) -> Schedule:

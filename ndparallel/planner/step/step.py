@@ -8,8 +8,9 @@ Limit  Data loading, logging and checkpoints are not in a step; nor, on a real f
        one number along every axis, and a wait for the last rank (`Stack.clips` has it for the lessons' runs).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from ndparallel.planner.step.overlap import (
     sharded_gradients,
     without,
 )
-from ndparallel.planner.step.pipeline import PipelineTimer, PipelineTimes
+from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
 
@@ -34,18 +35,23 @@ HOST = "host"  # waiting for activations on their way to or from the host, or fo
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a step by kind: compute, exposed communication by kind, waiting for other pipeline ranks and
-    optimizer add up to `seconds`. They are of the pipeline rank that is done last, `rank`; `busiest` is the
-    one that works longest."""
+    """Seconds of a step: of the pipeline rank that is done last, `rank`; `busiest` is the one that works
+    longest. Where they go is found out when it is asked for."""
 
-    breakdown: dict[str, Any]
+    seconds: float
+    find_breakdown: Callable[[], TimeBreakdown] = field(repr=False, compare=False)
     rank: int = 0
     busiest: int = 0
-    pipeline: PipelineTimes | None = field(default=None, repr=False, compare=False)
+    pipeline: PipelineTimer | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def seconds(self):
-        return sum(self.breakdown.values())
+    @cached_property
+    def breakdown(self) -> dict[str, float]:
+        """Seconds by kind: compute, exposed communication by kind, waiting for other pipeline ranks and
+        optimizer add up to `seconds`."""
+        spent = self.find_breakdown()
+        counted = spent | {"compute": spent["compute"] + spent["launch"]}
+        means = {kind: mean(counted.get(kind, 0.0)) for kind in (*TIME_KINDS, *[HOST] * (HOST in counted))}
+        return means | {"bubble": means["bubble"] + max(0.0, self.seconds - sum(means.values()))}
 
 
 def time_workload(work: Workload) -> Step:
@@ -53,17 +59,12 @@ def time_workload(work: Workload) -> Step:
     if work.plan.pp == 1:
         return step_from(one_stage(work).spent)
     timer = PipelineTimer(work)
-    return step_from(timer.breakdown, timer.last, timer.busiest, timer.times)
+    return Step(timer.seconds, timer.breakdown, timer.last, timer.busiest, timer)
 
 
-def step_from(
-    spent: TimeBreakdown, rank: int = 0, busiest: int = 0, times: PipelineTimes | None = None
-) -> Step:
+def step_from(spent: TimeBreakdown, rank: int = 0, busiest: int = 0) -> Step:
     """The means of GPUs that differ; what they wait for the slowest of them is bubble."""
-    counted = spent | {"compute": spent["compute"] + spent["launch"]}
-    means = {kind: mean(counted.get(kind, 0.0)) for kind in (*TIME_KINDS, *[HOST] * (HOST in counted))}
-    bubble = max(0.0, means["bubble"] + longest(spent.total) - sum(means.values()))  # less by rounding alone
-    return Step(means | {"bubble": bubble}, rank, busiest, times)
+    return Step(longest(spent.total), lambda: spent, rank, busiest)
 
 
 def mean(seconds: Any) -> float:
