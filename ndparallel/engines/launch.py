@@ -70,6 +70,8 @@ class Ranks:
     def begin(self, program: Program, hardware: Hardware, *arguments: Any, **keep: bool) -> PendingRun:
         """Begin what `run` does, once these ranks have finished what they were given before. Only processes
         run ahead of `results`."""
+        if not callable(program):
+            raise UserError(f"{program!r} is no rank program: give a function that takes a GPU.")
         if inspect.isgeneratorfunction(program) or inspect.iscoroutinefunction(program):
             raise UserError(
                 f"{program.__name__} would return before it has run: a rank program is a plain function, "

@@ -192,6 +192,8 @@ def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) ->
         ("microbatch", microbatches),
         ("chunk", 1 if chunks is None else chunks),
     ):
+        if not hasattr(number, "__index__"):
+            raise UserError(f"the {what} count of a schedule is {brief(number)}; it must be a whole number.")
         if number < 1:
             raise UserError(f"a schedule needs at least 1 {what}, not {number}.")
     recipe = RECIPES.get(name)
