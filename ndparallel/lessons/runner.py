@@ -157,8 +157,8 @@ class Runner:
         return self.ranks[size].begin(strategy.program, hardware, job, **keep)
 
     def limit_of(self, strategy: Strategy, job: Job) -> Limit | None:
-        """Return how long a reader's own file may compute: for every rank and microbatch TIMES_ALONE as long as
-        the same work took the single GPU, which takes the batch whole."""
+        """Return how long a reader's own file may compute: for every rank and microbatch TIMES_ALONE as long
+        as the same work took the single GPU, which takes the batch whole."""
         if strategy.file is None:
             return None
         alone = self.reference(job, strategy.reference).cpu_seconds
