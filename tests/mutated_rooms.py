@@ -400,6 +400,7 @@ ROOMS = {
             "tests/planner/test_goodput.py",
             "tests/parallel/test_mesh.py",
             "tests/search/test_advice.py",
+            "tests/search/test_kinds.py",
         ],
     ),
     "engines": Room(
