@@ -180,6 +180,7 @@ ROOMS = {
         [
             "ndparallel/planner/software.py",
             "ndparallel/planner/stack.py",
+            "ndparallel/planner/stack_words.py",
             "ndparallel/planner/launches.py",
             *(file for file in files_of("ndparallel/planner/layers") if not file.endswith(OTHER_ROOMS)),
             *files_of("ndparallel/planner/layers/attention"),
@@ -187,6 +188,7 @@ ROOMS = {
         ],
         [
             "tests/planner/test_launches.py",
+            "tests/planner/test_stack_words.py",
             "tests/planner/test_linear_attention.py",
             "tests/planner/test_latent.py",
             "tests/planner/test_copies.py",
@@ -400,6 +402,7 @@ ROOMS = {
             "tests/planner/test_goodput.py",
             "tests/parallel/test_mesh.py",
             "tests/search/test_advice.py",
+            "tests/search/test_kinds.py",
         ],
     ),
     "engines": Room(

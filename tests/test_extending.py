@@ -32,7 +32,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.families import FAMILIES
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict
-from ndparallel.planner.software import find_stack
+from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.results.columns import COLUMNS, Column
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.search import search
@@ -365,6 +365,29 @@ def test_a_launch_format_of_the_page_refuses_what_it_cannot_launch_and_is_gone_a
     assert main([*ASKED, "--emit", framework]) == 2
     assert "invalid choice: 'picotron'" in capsys.readouterr().err
     follow("A launch format")
+
+
+# ------------------------------------------------------------------------------------------- a software stack
+
+
+@pytest.fixture
+def stack() -> Iterator[str]:
+    before = dict(STACKS)
+    follow("A software stack")
+    (name,) = STACKS.keys() - before.keys()
+    yield name
+    del STACKS[name]
+
+
+def test_a_software_stack_of_the_page_waits_for_all_that_tensor_parallelism_sends(stack, capsys):
+    plan = "plan --model llama-3-8b --gpus 8 --global-batch 64 --tp 2 --json"
+    steps = {}
+    for software in (stack, "megatron-core"):
+        assert main([*plan.split(), "--software", software]) == 0
+        steps[software] = json.loads(capsys.readouterr().out)
+    bare, usual = (steps[software]["breakdown_seconds"] for software in (stack, "megatron-core"))
+    assert bare["tp"] > usual["tp"] > 0
+    assert bare["compute"] == usual["compute"]
 
 
 # --------------------------------------------------------------------------------------------- a model family

@@ -28,8 +28,9 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # inside planner/ and search/: folders, and files that lie beside them
 FLOORS_OF_ROOM = {
     "planner": [
-        {"dispatchers", "optimizer_kernels"},
-        {"launches", "numbers", "number_types", "stack", "models", "token_counts", "goodput"},
+        {"dispatchers", "launches", "optimizer_kernels"},
+        {"stack_words"},
+        {"numbers", "number_types", "stack", "models", "token_counts", "goodput"},
         {"adapters", "ports", "software"},
         {"job"},
         {"groups", "stages", "plan_name"},
@@ -150,6 +151,18 @@ def test_a_floor_imports_only_from_floors_below_it(floor):
         if room(name) != room(module_of(path)) and FLOOR.get(room(name), len(FLOORS)) >= floor
     }
     assert arrows == set()
+
+
+@pytest.mark.parametrize("name", FLOORS_OF_ROOM)
+def test_every_module_of_a_large_room_is_on_a_floor_of_it(name):
+    floors = [part for parts in FLOORS_OF_ROOM[name] for part in parts]
+    found = {
+        path.stem
+        for path in (PACKAGE / name).iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert found - {"__init__"} == {*floors}, f"FLOORS_OF_ROOM of this file has not the same: {name}"
+    assert len(floors) == len({*floors})
 
 
 @pytest.mark.parametrize("name", FLOORS_OF_ROOM)

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from ndparallel.base.quoting import MOST_SHOWN, brief, visible, without_long_words
 from ndparallel.base.startup import INTERRUPTED
@@ -41,6 +42,20 @@ def find_choice(kind: str, name: str, choices: Collection[str]) -> str:
     if name.lower() not in by_lower:
         raise unknown(kind, name, choices)
     return by_lower[name.lower()]
+
+
+def check_whole(name: str, value: object, least: int = 1, words: str = "it must be") -> None:
+    """Raise UserError for what is no whole number of at least so much. `words` say what it is, for those
+    below."""
+    if reason := fault_of_whole(name, value, least, words):
+        raise UserError(reason)
+
+
+def fault_of_whole(name: str, value: Any, least: int = 1, words: str = "it must be") -> str:
+    """Say what is wrong with what should be a whole number of at least so much; "" of one that is."""
+    if not hasattr(value, "__index__"):
+        return f"{name} is {brief(value)}; it must be a whole number."
+    return f"{name} is {value}; {words} at least {least}." if value < least else ""
 
 
 # what a shell says of a program that SIGPIPE ended: `| head` is no mistake, and nothing to complain of

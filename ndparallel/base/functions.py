@@ -20,13 +20,18 @@ def is_own(words: str) -> bool:
     return ".py:" in words
 
 
+def file_in(words: str) -> Path:
+    """Return the file that FILE.py:FUNCTION names, as its module knows it."""
+    return Path(words.rpartition(":")[0]).resolve()
+
+
 def own_function(words: str) -> Callable[..., Any]:
     """Load the file and return the function that FILE.py:FUNCTION names. Raises UserError where there is
     none, or the file does not run."""
     file, colon, name = words.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise UserError(f"{words!r} names no function: write FILE.py:FUNCTION.")
-    function = getattr(own_module(Path(file).resolve()), name, None)
+    function = getattr(own_module(file_in(words)), name, None)
     if not callable(function):
         raise UserError(f"{file} defines no function {name}.")
     return function
@@ -50,8 +55,10 @@ def own_module(path: Path) -> ModuleType:
     read_text(path, MOST_BYTES)
     try:
         return load_module(name, path)
-    except Exception as error:
+    except BaseException as error:
         del sys.modules[name]
+        if not isinstance(error, Exception):  # Ctrl-C, or a loop that was ended
+            raise
         raise UserError(f"{path.name} does not run: {in_words(error, path)}.") from None
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from ndparallel.base.errors import UserError, guarded
+from ndparallel.base.errors import UserError, check_whole, guarded
 from ndparallel.base.quantities import number, whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import option_of
@@ -81,10 +81,10 @@ def tell(prog: str, doc: str, story: Callable[[], str]) -> int:
 
 
 def at_least_one(arguments: object, *names: str) -> None:
-    """Raise UserError for the first of these attributes that is given and below 1."""
+    """Raise UserError for the first of these attributes that is given and is no whole number above 0."""
     for name in names:
-        if (value := getattr(arguments, name)) is not None and value < 1:
-            raise UserError(f"{option_of(name)} is {value}; it must be at least 1.")
+        if (value := getattr(arguments, name)) is not None:
+            check_whole(option_of(name), value)
 
 
 def owners(option: str, parsers: Mapping[str, Parser]) -> list[str]:

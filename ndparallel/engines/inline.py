@@ -27,7 +27,7 @@ from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
 from ndparallel.engines.system import note_once
-from ndparallel.engines.task import PendingRun, Program, RankResult, Task, pickled, run_rank
+from ndparallel.engines.task import PendingRun, Program, RankResult, Task, in_limit, pickled, run_rank
 from ndparallel.engines.thread_stacks import MainStack, ThreadStack
 from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read, report, unread_in, waiting
 
@@ -68,7 +68,7 @@ class InlineRun:
             self.seats[rank] = InlineRank(self, rank, make_stack(self._run_rank))
 
     def run(self) -> list[RankResult]:
-        with rare_garbage_collection():
+        with rare_garbage_collection(), in_limit(self.task):
             return self._run()
 
     def _run(self) -> list[RankResult]:

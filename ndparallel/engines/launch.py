@@ -56,7 +56,7 @@ class Ranks:
         self.engine = _make_engine(engine, world_size, start_method)
         self.underway = PendingRun(list)
 
-    def run(self, program: Program, hardware: Hardware, *arguments: Any, **keep: bool) -> list[RankResult]:
+    def run(self, program: Program, hardware: Hardware, *arguments: Any, **keep: Any) -> list[RankResult]:
         """Call `program(gpu, *arguments)` on every rank and return what they leave behind, in the order of
         the ranks.
 
@@ -67,9 +67,11 @@ class Ranks:
         """
         return self.begin(program, hardware, *arguments, **keep).results()
 
-    def begin(self, program: Program, hardware: Hardware, *arguments: Any, **keep: bool) -> PendingRun:
+    def begin(self, program: Program, hardware: Hardware, *arguments: Any, **keep: Any) -> PendingRun:
         """Begin what `run` does, once these ranks have finished what they were given before. Only processes
         run ahead of `results`."""
+        if not callable(program):
+            raise UserError(f"{program!r} is no rank program: give a function that takes a GPU.")
         if inspect.isgeneratorfunction(program) or inspect.iscoroutinefunction(program):
             raise UserError(
                 f"{program.__name__} would return before it has run: a rank program is a plain function, "
@@ -102,7 +104,7 @@ def launch(
     hardware: Hardware,
     *arguments: Any,
     engine: str = "processes",
-    **keep: bool,
+    **keep: Any,
 ) -> list[RankResult]:
     """Run a program once on `world_size` ranks; see Ranks.run."""
     with Ranks(world_size, engine) as ranks:

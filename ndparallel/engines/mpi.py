@@ -33,11 +33,13 @@ from ndparallel.engines.task import (
     Program,
     RankResult,
     Task,
+    in_limit,
     load,
     pickled,
     reference_to,
     run_rank,
 )
+from ndparallel.engines.time_limit import TooLong
 from ndparallel.engines.waiting import Unread, Waiting, unread_in, waiting
 from ndparallel.engines.world import World, world
 
@@ -136,12 +138,14 @@ def perform(here: World, order: tuple, coordinator: RunCoordinator | None) -> "M
     channel = MPIChannel(here, run, size, coordinator)
     try:
         program = load(reference)
-        result = run_rank(here.rank, program, pickle.loads(task), channel)
+        given = pickle.loads(task)
+        with in_limit(given):
+            result = run_rank(here.rank, program, given, channel)
         result_bytes = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
         channel.tell("ended", channel.sent, channel.taken(), result_bytes)
     except Abandoned:
         channel.tell("back")
-    except (Exception, SystemExit, GeneratorExit) as error:
+    except (Exception, SystemExit, GeneratorExit, TooLong) as error:
         channel.tell("failed", channel.sent, failure_of(here.rank, error))
     return channel
 

@@ -23,7 +23,7 @@ from ndparallel.engines.channel import Channel, Channels
 from ndparallel.engines.failures import Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.system import end_with_parent, keep_to_core, usable_cores
-from ndparallel.engines.task import ProgramReference, load, run_rank
+from ndparallel.engines.task import ProgramReference, in_limit, load, run_rank
 
 
 class LauncherSentinel:
@@ -109,9 +109,10 @@ def _outcome(channel: Channel, reference: ProgramReference, task: bytes) -> byte
     outcome: bytes | Failure
     try:
         program = load(reference)  # first: the arguments may be of kinds that its file defines
-        outcome = pickle.dumps(
-            run_rank(channel.rank, program, pickle.loads(task), channel), pickle.HIGHEST_PROTOCOL
-        )
+        given = pickle.loads(task)
+        with in_limit(given):
+            result = run_rank(channel.rank, program, given, channel)
+        outcome = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
         channel.end(failed=False)
     except BaseException as error:
         outcome = failure_of(channel.rank, error)

@@ -11,7 +11,9 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -20,18 +22,33 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.functions import load_module
 from ndparallel.engines.failures import RankError
 from ndparallel.engines.journal import Journal, JournalGPU
+from ndparallel.engines.time_limit import limited_to
 
 Program = Callable[..., Any]
 
 
 class Task(NamedTuple):
     """What every rank calls its program with: `program(gpu, *arguments)`, on a GPU of this hardware that
-    keeps its events, and a journal if that is asked for."""
+    keeps its events, and a journal if that is asked for. A program that computes beyond the `limit` of its
+    file is ended by TooLong."""
 
     hardware: Hardware
     arguments: tuple = ()
     keep_events: bool = True
     keep_journal: bool = False
+    limit: "Limit | None" = None
+
+
+class Limit(NamedTuple):
+    """How long what is in a file may compute, in each process that runs ranks."""
+
+    cpu_seconds: float
+    file: Path
+
+
+def in_limit(task: Task) -> AbstractContextManager[None]:
+    """Raise TooLong where the task's program computes beyond its limit, if it has one."""
+    return limited_to(*task.limit) if task.limit else nullcontext()
 
 
 class RankResult(NamedTuple):

@@ -11,13 +11,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ndparallel.base.errors import UserError
+from ndparallel.base.functions import line_of
 from ndparallel.engines.thread_stacks import raise_in
 
+CPU_SECONDS = 10  # that a reader's file may take, where nothing says how much there is to do
 LOOK_SECONDS = 0.05  # between two looks at the seconds
 
 
 class TooLong(BaseException):
     """A file has used up its seconds: no `except Exception` of the reader's may keep it."""
+
+
+@contextmanager
+def in_time(words: str, path: Path, what: str = "") -> Iterator[None]:
+    """Raise UserError, with the line, where the file of these words still computes, and `what`, after
+    CPU_SECONDS."""
+    try:
+        with limited_to(CPU_SECONDS, path):
+            yield
+    except TooLong as error:
+        raise UserError(
+            f"{words} was ended: after {CPU_SECONDS} s it was still computing{what} "
+            f"(line {line_of(error, path)}). Does a loop end?"
+        ) from None
 
 
 @contextmanager

@@ -25,6 +25,7 @@ Glossary
 """
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -135,9 +136,10 @@ class Accelerator(Hardware):
 # ------------------------------------------------------------------------------------------- finding hardware
 
 
-def find_hardware(name_or_path: str) -> Hardware:
+def find_hardware(name_or_path: str | os.PathLike[str]) -> Hardware:
     """Return the preset of that name, or the hardware that a JSON or TOML file describes. Raises UserError
     for an unknown name or a wrong file."""
+    name_or_path = os.fspath(name_or_path)
     if Path(name_or_path).suffix in (".json", ".toml"):
         return read_hardware(Path(name_or_path))
     name = name_or_path.lower()

@@ -7,8 +7,11 @@ from itertools import permutations
 from typing import Any
 
 from gpu import si
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.functions import file_in
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import compare_durations, count, listed
+from ndparallel.engines.time_limit import in_time
 from ndparallel.lessons.lesson import Lesson, Own, Program, Strategy
 from ndparallel.lessons.runner import Entry, Runner, entry_of
 from ndparallel.lessons.sweeps import (
@@ -134,10 +137,14 @@ def refuse_order_of_one_axis(layout: Strategy, gpus: int) -> None:
 
 def as_layout(lesson: Lesson, name: str, words: str, function: Callable, gpus: int) -> Strategy:
     """Run what a reader's function returns for so many GPUs: degrees of the axes, and fields of the job."""
-    returned = function(gpus)
-    known = {*SHARED_BY, "order", *OF_THE_JOB}
-    if not isinstance(returned, dict) or not set(returned) <= known:
-        raise UserError(f"{words} returned {returned!r}: return a dict of {', '.join(sorted(known))}.")
+    with in_time(words, file_in(words)):
+        returned = function(gpus)
+    known = sorted({*SHARED_BY, "order", *OF_THE_JOB})
+    if not isinstance(returned, dict):
+        raise UserError(f"{words} returned {brief(returned)}: return a dict of {', '.join(known)}.")
+    for key in returned:
+        if key not in known:
+            raise unknown(f"key of the layout that {words} returned:", str(key), known)
     changes = {name: value for name, value in returned.items() if name in OF_THE_JOB}
     degrees = {name: value for name, value in returned.items() if name not in OF_THE_JOB}
     return grid(lesson.strategies[0].program, name, changes, **degrees)

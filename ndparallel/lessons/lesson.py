@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ndparallel.base.errors import UserError
@@ -27,6 +28,7 @@ class Strategy:
     `mesh` makes the mesh of so many GPUs. `changes` are fields of the job, or functions of the job and the
     mesh; `hardware` are fields of the hardware. `reference` is the single GPU's program where another model
     than the lesson's is trained. `named` gives the name where it depends on the number of GPUs.
+    `file` is a reader's own, which may compute for so long alone.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Strategy:
     hardware: dict[str, Any] = field(default_factory=dict)
     reference: Program | None = None
     named: Callable[[int], str] | None = None
+    file: Path | None = None
 
     def named_for(self, gpus: int) -> "Strategy":
         """Return the strategy under its name on so many GPUs."""

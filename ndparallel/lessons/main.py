@@ -12,6 +12,7 @@ from ndparallel.base.options import Parser, owners
 from ndparallel.base.words import listed
 from ndparallel.engines.failures import DeadlockError
 from ndparallel.engines.launch import RankError, join
+from ndparallel.engines.time_limit import TooLong
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.notes import (
     check_microbatches,
@@ -124,7 +125,7 @@ def run_asked_for(lesson: Lesson, job: Job, hardware: Hardware, arguments: argpa
     try:
         with progress() as announce:
             run = run_lesson(lesson, job, hardware, gpus, names, engine, announce, arguments.contention)
-    except RankError as error:
+    except (RankError, TooLong) as error:
         raise as_user_error(error, arguments.own) from error
     except (DeadlockError, MismatchError) as error:
         raise UserError(str(error).replace("\n", " ")) from error

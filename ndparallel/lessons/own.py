@@ -10,10 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from traceback import format_exception
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.functions import check_parameters, own_function
+from ndparallel.base.functions import check_parameters, file_in, own_function
 from ndparallel.engines.launch import RankError
+from ndparallel.engines.time_limit import TooLong, in_time
 from ndparallel.lessons.lesson import Lesson, Own, Strategy
 
 
@@ -45,7 +47,8 @@ def with_own_names(lesson: Lesson, names: Sequence[str], words: Sequence[str]) -
 
 def strategy_of(lesson: Lesson, words: str, gpus: int) -> Strategy:
     """Make a strategy of a reader's function, under its name, or under all the words where that is taken."""
-    function, name = own_function(words), words.rpartition(":")[2]
+    with in_time(words, file_in(words)):
+        function, name = own_function(words), words.rpartition(":")[2]
     check_parameters(words, function, kind(lesson).parameters)
     taken = any(strategy.name == name for strategy in lesson.strategies)
     return kind(lesson).strategy(lesson, words if taken else name, words, function, gpus)
@@ -57,18 +60,26 @@ def kind(lesson: Lesson) -> Own:
 
 def as_program(lesson: Lesson, name: str, words: str, function: Callable, gpus: int) -> Strategy:
     """Run a reader's rank program on the mesh and with the job of the lesson's first contrast."""
-    return replace(lesson.strategy(lesson.contrast[0]), name=name, program=function, named=None)
+    return replace(
+        lesson.strategy(lesson.contrast[0]), name=name, program=function, named=None, file=file_in(words)
+    )
 
 
 RANK_PROGRAM = Own("a rank program (gpu, job) that returns a replica's outcome", ("gpu", "job"), as_program)
 
 
-def as_user_error(error: RankError, words: Sequence[str]) -> UserError | RankError:
+def as_user_error(error: RankError | TooLong, words: Sequence[str]) -> UserError | RankError | TooLong:
     """Return what a reader's function raised as a sentence with its line; another error as it is."""
-    files = {str(Path(each.rpartition(":")[0]).resolve()) for each in words}
-    places = re.findall(r'File "(.+)", line (\d+)', str(error))
-    lines = [(Path(file).name, line) for file, line in places if file in files]
+    told = str(error) if isinstance(error, RankError) else "".join(format_exception(error))
+    files = {str(file_in(each)) for each in words}
+    places = re.findall(r'File "(.+)", line (\d+)', told)
+    lines = [f"{Path(file).name}, line {line}" for file, line in places if file in files]
     if not lines:
         return error
-    what = str(error).rstrip().rpartition("\n")[2]
-    return UserError(f"rank {error.rank} raised {what} ({lines[-1][0]}, line {lines[-1][1]}).")
+    if isinstance(error, TooLong) or error.kind == TooLong.__name__:
+        return UserError(
+            f"a rank was ended that was still computing ({lines[-1]}), after many times as long as one GPU "
+            "takes for this work. Does a loop end?"
+        )
+    what = told.rstrip().rpartition("\n")[2]
+    return UserError(f"rank {error.rank} raised {what} ({lines[-1]}).")

@@ -36,8 +36,9 @@ def file_of(name: str) -> Path:
 
 
 def load(name: str) -> Lesson:
-    """Load a lesson from its file. Raises UserError where the file is missing."""
-    return module_of(name).LESSON
+    """Load a lesson from its file: "1d", or the file's name. Raises UserError where no lesson has that name,
+    and where the file is missing."""
+    return module_of(full_name(name)).LESSON
 
 
 @lru_cache

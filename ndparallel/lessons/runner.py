@@ -10,6 +10,7 @@ Glossary
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.engines.alone import Alone
 from ndparallel.engines.launch import PendingRun, RankResult, Ranks
-from ndparallel.engines.task import Task, run_rank
+from ndparallel.engines.task import Limit, Task, in_limit, run_rank
+from ndparallel.engines.time_limit import CPU_SECONDS
 from ndparallel.hardware.disturbances import undisturbed
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import single_gpu
@@ -43,6 +45,7 @@ from ndparallel.training.gradient_check import (
 )
 from ndparallel.training.job import Job
 
+TIMES_ALONE = 10  # that a reader's own program may compute on each rank as long as the single GPU
 MOST_WITH_EVENTS = 64  # GPUs of a run of sizes only; of more the events are added up
 
 
@@ -88,6 +91,7 @@ class Reference(NamedTuple):
     gradients: Tensors  # of the first step
     weights: Tensors  # after the last step
     results: list[RankResult]
+    cpu_seconds: float  # that its run took here
 
     def stands_for(self, entry: Entry, hardware: Hardware) -> bool:
         """Return whether it is this very run, and would have fitted into this hardware's memory."""
@@ -140,16 +144,26 @@ class Runner:
         self.announce(strategy.name)
         size = job.mesh.world_size
         self.most_gpus = max(self.most_gpus, size)
+        limit = self.limit_of(strategy, job)
         # it talks to nobody and waits for nobody: no engine is needed, and what it draws and derives is here
         # for all ranks
         if size == 1:
-            return PendingRun(lambda: [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())])
+            return PendingRun(partial(run_alone, strategy.program, Task(hardware, (job,), limit=limit)))
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
-        keep = {"keep_journal": self.contention}
+        keep: dict[str, Any] = {"keep_journal": self.contention, "limit": limit}
         if job.sizes_only and size > MOST_WITH_EVENTS:
             return self.ranks[size].begin(with_event_sums, hardware, strategy.program, job, **keep)
         return self.ranks[size].begin(strategy.program, hardware, job, **keep)
+
+    def limit_of(self, strategy: Strategy, job: Job) -> Limit | None:
+        """Return how long a reader's own file may compute: for every rank and microbatch TIMES_ALONE as long
+        as the same work took the single GPU, which takes the batch whole."""
+        if strategy.file is None:
+            return None
+        alone = self.reference(job, strategy.reference).cpu_seconds
+        parts = job.mesh.world_size * job.microbatches
+        return Limit(CPU_SECONDS + TIMES_ALONE * alone * parts, strategy.file)
 
     def reference(self, job: Job, program: Callable[..., Any] | None = None) -> Reference:
         """Return the single GPU's run of a job, made once: the reference for every size of model."""
@@ -160,9 +174,11 @@ class Runner:
         return self.references[key]
 
     def _refer(self, entry: Entry) -> Reference:
+        began = time.process_time()
         results = self.run(
             entry.strategy, entry.job, replace(undisturbed(self.hardware), memory_bytes=float("inf"))
         )
+        took = time.process_time() - began
         measurement = measure(
             entry.strategy.name,
             results,
@@ -177,7 +193,7 @@ class Runner:
         measurement = self.looked_through(measurement, entry, results, self.hardware)
         alone = results[0].value
         return Reference(
-            entry, measurement, whole_tensors(alone.gradients), whole_tensors(alone.weights), results
+            entry, measurement, whole_tensors(alone.gradients), whole_tensors(alone.weights), results, took
         )
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
@@ -294,6 +310,12 @@ def wrong_outcome(results: Sequence[RankResult], sizes_only: bool = False) -> st
                 f"GPU {result.rank} never stepped its optimizer: call replica.optimizer_step() in every step."
             )
     return ""
+
+
+def run_alone(program: Callable[..., Any], task: Task) -> list[RankResult]:
+    """Run a rank program on a single GPU, in this process."""
+    with in_limit(task):
+        return [run_rank(0, program, task, Alone())]
 
 
 def with_event_sums(gpu: GPU, program: Callable[..., Any], job: Job) -> Any:

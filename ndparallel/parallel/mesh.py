@@ -20,7 +20,7 @@ import numpy as np
 
 from collectives import Group
 from gpu import Hardware
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, check_whole
 from ndparallel.base.words import listed
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
@@ -52,8 +52,7 @@ class Mesh:
 
     def __post_init__(self) -> None:
         for axis in AXES:
-            if getattr(self, axis) < 1:
-                raise UserError(f"{axis} is {getattr(self, axis)}; a degree of parallelism is at least 1.")
+            check_whole(axis, getattr(self, axis), words="a degree of parallelism is")
         if self.dp % self.ep:
             divisors = [str(size) for size in range(1, self.dp + 1) if self.dp % size == 0]
             raise UserError(

@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 from operator import index
-from pathlib import Path
 
 import numpy as np
 
 from ndparallel.base.errors import UserError, find_choice
-from ndparallel.base.functions import check_parameters, in_words, is_own, line_of, own_function
+from ndparallel.base.functions import check_parameters, file_in, in_words, is_own, own_function
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count
-from ndparallel.engines.time_limit import TooLong, limited_to
+from ndparallel.engines.time_limit import in_time
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.recipe import Recipe, write
@@ -32,7 +31,6 @@ __all__ = [
     "names_in", "written_schedules",
 ]  # fmt: skip
 SEARCHED = "searched"  # the order that is found for given seconds and a given memory
-CPU_SECONDS = 10  # that a reader's function may take for a rank's list
 SURPLUS = 100  # times the actions that a list can have, after which a reader's is not read on
 
 
@@ -134,22 +132,18 @@ def taken_forward_first(actions: list[Action]) -> int:
 def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:
     """Write a reader's schedule: FILE.py:FUNCTION yields (op, stage, microbatch) for (rank, ranks,
     microbatches). Raises UserError, with the reason, for one that cannot run."""
-    order = own_function(words)
+    path = file_in(words)
+    with in_time(words, path):
+        order = own_function(words)
     check_parameters(words, order, ("rank", "ranks", "microbatches"))
-    path = Path(words.rpartition(":")[0]).resolve()
     most = most_actions(layout.chunks, microbatches)
     lists: list[list[Action]] = []
     try:
         for rank in range(layout.ranks):
-            with limited_to(CPU_SECONDS, path):
+            with in_time(words, path, f" the actions of GPU {rank}"):
                 lists.append(list(actions_of(words, order(rank, layout.ranks, microbatches), rank, most)))
     except UserError:
         raise
-    except TooLong as error:
-        raise UserError(
-            f"{words} was ended: after {CPU_SECONDS} s it was still computing the actions of GPU "
-            f"{len(lists)} (line {line_of(error, path)}). Does a loop end?"
-        ) from None
     except Exception as error:
         raise UserError(f"{words} raised {in_words(error, path)}.") from None
     schedule = Schedule(words, layout, microbatches, lists, [[] for _ in lists])
@@ -192,6 +186,8 @@ def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) ->
         ("microbatch", microbatches),
         ("chunk", 1 if chunks is None else chunks),
     ):
+        if not hasattr(number, "__index__"):
+            raise UserError(f"the {what} count of a schedule is {brief(number)}; it must be a whole number.")
         if number < 1:
             raise UserError(f"a schedule needs at least 1 {what}, not {number}.")
     recipe = RECIPES.get(name)

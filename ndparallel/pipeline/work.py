@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, check_whole
 
 
 class Reduction(NamedTuple):
@@ -61,6 +61,7 @@ class Work:
     ) -> "Work":
         """Work whose seconds are those of all of a rank's chunks together; p2p is a pure delay, the same for
         every chunk."""
+        check_whole("chunks", chunks)
         times = (forward / chunks, backward_input / chunks, backward_weight / chunks)
         return Work(*times, latency=p2p, fused={} if fused is None else fused / chunks)
 

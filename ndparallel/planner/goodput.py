@@ -27,10 +27,12 @@ Sources
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import brief
 
 HOUR, DAY = 3600.0, 86_400.0
 LLAMA_3_FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
@@ -41,6 +43,13 @@ LEAST_GOODPUT = 1e-3  # of which less is called none
 SEARCHED = 17  # intervals at a time
 TOLERABLE = 0.01  # share of the best goodput
 RUNS = 100  # simulated for one answer
+
+
+def check_number(name: str, value: object, may_be_0: bool = False) -> None:
+    """Raise UserError for what is no finite number above 0, or 0 where it may be that."""
+    if not (isinstance(value, Real) and (0 < float(value) < math.inf or value == 0 and may_be_0)):
+        least = "at least 0" if may_be_0 else "above 0"
+        raise UserError(f"{name} is {brief(value)}; it must be a finite number {least}.")
 
 
 @dataclass(frozen=True)
@@ -55,9 +64,7 @@ class FailureModel:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            least = "at least 0" if name == "restart_seconds" else "above 0"
-            if not (0 < value < math.inf or value == 0 and name == "restart_seconds"):
-                raise UserError(f"{name} is {value}; it must be a finite number {least}.")
+            check_number(name, value, may_be_0=name == "restart_seconds")
 
     @property
     def mtbf_seconds(self) -> float:
@@ -85,6 +92,7 @@ def expected_goodput(cluster: FailureModel, interval_seconds: float) -> float:
     """Share of the time that training keeps in the long run: interval / (M e^(R/M) (e^((interval + C)/M) -
     1)) (Daly 2006, eq. 20)."""
     mtbf = cluster.mtbf_seconds
+    check_number("interval_seconds", interval_seconds)
     round_share = (interval_seconds + cluster.checkpoint_seconds) / mtbf
     restart_share = cluster.restart_seconds / mtbf
     if round_share + restart_share > 700:  # more than the largest float
@@ -163,8 +171,9 @@ def best_interval(cluster: FailureModel, seed: int = 0, step_seconds: float = 0.
     """Seconds between checkpoints that keep most in simulated runs; all intervals meet the same failures.
 
     Looks at intervals from a hundredth of the MTBF, or of a checkpoint, to three of them, and then again
-    about the best.
+    about the best. With `step_seconds` an interval is of whole steps.
     """
+    check_number("step_seconds", step_seconds, may_be_0=True)
     mtbf = cluster.mtbf_seconds
     low, high = min(mtbf, cluster.checkpoint_seconds) / 100, 3 * mtbf
     for _ in range(2):
@@ -214,6 +223,7 @@ class Duration:
 def duration(cluster: FailureModel, interval_seconds: float, work_days: float, seed: int = 0) -> Duration:
     """How long so many days of work take where GPUs fail, of RUNS simulated runs with failures of their own;
     by Daly's formula where these would be too long."""
+    check_number("work_days", work_days, may_be_0=True)
     goodput = expected_goodput(cluster, interval_seconds)
     if goodput < LEAST_GOODPUT:
         return Duration(work_days)

@@ -14,12 +14,14 @@ Glossary
                          (FSDP)
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
@@ -41,6 +43,39 @@ WEIGHTS_LEAVE = ("deepspeed", "fsdp2")  # whose ZeRO-3 may keep its shards of we
 # share of a GPU's memory that a search leaves free: memory is predicted to 4% on average
 # (docs/validation.md), and the allocator's fragments need some
 HEADROOM = 0.08
+
+
+def check_kinds(job: "TrainingJob") -> None:
+    """Raise UserError for a name where the thing itself is asked for."""
+    for field, find in (("shape", "find_model"), ("hardware", "find_hardware"), ("stack", "find_stack")):
+        if isinstance(name := getattr(job, field), str):
+            raise UserError(f"{field} of a job is the name {brief(name)}: give {find}({brief(name)}).")
+
+
+def check_words(job: "TrainingJob") -> None:
+    """Raise UserError, with the nearest, for a word that its field does not know."""
+    offload: Any = job.offload
+    if isinstance(offload, str):
+        raise UserError(f"offload is {offload!r}; it must be a tuple of words, as ({offload!r},).")
+    fields = (("dtype", (job.dtype,), NUMBER_TYPES), ("moments", (job.moments,), MOMENTS))
+    for field, words, known in (*fields, ("offload", offload, OFFLOADS)):
+        for word in words:
+            if word not in known:
+                raise unknown(field, str(word), known)
+
+
+def check_shares(job: "TrainingJob") -> None:
+    """Raise UserError for what no router can do, and for a share that is none."""
+    imbalance, capacity, share = job.routing_imbalance, job.capacity_factor, job.offload_share
+    if not 1 <= imbalance < math.inf:
+        raise UserError(
+            f"--routing-imbalance {imbalance:g}: the busiest rank has at least the mean; give a number from "
+            "1 on."
+        )
+    if capacity is not None and not 0 < capacity < math.inf:
+        raise UserError(f"--capacity-factor {capacity:g}: an expert takes something; give a number above 0.")
+    if not 0 < share <= 1:
+        raise UserError(f"--offload-share is {share:g}; it must be above 0, and at most 1.")
 
 
 @dataclass(frozen=True)
@@ -65,6 +100,9 @@ class TrainingJob:
     adapters: Adapters | None = None  # which alone are trained
 
     def __post_init__(self) -> None:
+        check_kinds(self)
+        check_words(self)
+        check_shares(self)
         if self.token_counts and not self.stack.executed:
             raise UserError(
                 f"token counts are of a lesson's run; of software {self.stack.name} say routing_imbalance."

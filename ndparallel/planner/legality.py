@@ -9,7 +9,7 @@ Limit  Memory is not a rule: a plan that does not fit is priced, and said not to
 from collections.abc import Iterator
 from math import gcd, lcm
 
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, fault_of_whole, unknown
 from ndparallel.base.words import count, listed, option_of
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.model.costs import RECOMPUTE
@@ -73,8 +73,8 @@ def violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
 def below_one(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     degrees = {name: getattr(plan, name) for name in ("tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch")}
     for name, value in (degrees | {"sequence": job.sequence, "global_batch": job.global_batch}).items():
-        if value < 1:
-            yield Violation("degrees below 1", f"{option_of(name)} is {value}; it must be at least 1.")
+        if why := fault_of_whole(option_of(name), value):
+            yield Violation("degrees below 1", why)
 
 
 def word_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:

@@ -154,7 +154,7 @@ def job_from(arguments: argparse.Namespace) -> TrainingJob:
 def check_given(arguments: argparse.Namespace) -> None:
     """Raise UserError for what stands for a default where it is left out of a plan, and for nothing where it
     is given."""
-    at_least_one(arguments, "gpus", "dp", "chunks")
+    at_least_one(arguments, "gpus", "tp", "pp", "cp", "ep", "dp", "chunks", "micro_batch")
     if arguments.shards < 0:
         raise UserError(f"--shards is {arguments.shards}; it must be 0 (all of dp) or more.")
 
@@ -182,17 +182,10 @@ def shape_from(arguments: argparse.Namespace) -> ModelShape:
 
 
 def routing_from(arguments: argparse.Namespace, shape: ModelShape) -> dict[str, Any]:
-    """How evenly a router spreads its tokens. Raises UserError for what no router can do."""
+    """How evenly a router spreads its tokens. Raises UserError where the model has none."""
     imbalance, capacity = arguments.routing_imbalance, arguments.capacity_factor
-    if not 1 <= imbalance < float("inf"):
-        raise UserError(
-            f"--routing-imbalance {imbalance:g}: the busiest rank has at least the mean; give a number from "
-            "1 on."
-        )
-    if capacity is not None and not 0 < capacity < float("inf"):
-        raise UserError(f"--capacity-factor {capacity:g}: an expert takes something; give a number above 0.")
     given = [name for name in OF_ROUTERS if getattr(arguments, name, None)]
-    given += ["routing_imbalance"] * (imbalance > 1)
+    given += ["routing_imbalance"] * (imbalance != 1)
     if shape.experts is None and given:
         raise UserError(
             f"{shape.name} has no experts to route to: leave out {listed([*map(option_of, given)])}."

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ndparallel.base.errors import UserError
 from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
@@ -196,6 +197,8 @@ def stage_bytes(memory: StageMemory) -> dict[str, float]:
 
 def predict(job: TrainingJob, plan: Plan) -> Prediction:
     """Predict one plan. Raises UserError, with the nearest legal value, for a plan that cannot be."""
+    if isinstance(plan, str):
+        raise UserError(f"plan is the name {plan!r}: give plan_for(job, gpus, {plan!r}).")
     check(job, plan)
     return prediction_of(job, workload_of(job, plan))
 

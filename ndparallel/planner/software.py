@@ -10,7 +10,7 @@ is gathered how often, is read in the code; launches are counted in ndparallel.p
 
 from dataclasses import replace
 
-from ndparallel.base.errors import unknown
+from ndparallel.base.errors import find_choice
 from ndparallel.planner.optimizer_kernels import bytes_of
 from ndparallel.planner.stack import Stack
 
@@ -237,7 +237,5 @@ STACKS = {stack.name: stack for stack in _STACKS}
 
 
 def find_stack(name: str) -> Stack:
-    """The stack of that name. Raises UserError with the nearest."""
-    if name not in STACKS:
-        raise unknown("software", name, STACKS)
-    return STACKS[name]
+    """The stack of that name, in capitals or not. Raises UserError with the nearest."""
+    return STACKS[find_choice("software", name, STACKS)]

@@ -9,7 +9,9 @@ Limit  A stack stands for a framework's common settings in one year, not for eve
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ndparallel.base.errors import unknown
 from ndparallel.planner.optimizer_kernels import bytes_of
+from ndparallel.planner.stack_words import check_words
 
 # what selective recomputation can run again; all but the last are Megatron-Core's names (--recompute-modules)
 MODULES = {
@@ -305,9 +307,15 @@ class Stack(
     RunSettings,
     LessonSettings,
 ):
-    """One framework in one year."""
+    """One framework in one year. Raises UserError for a word that its field does not know."""
 
     name: str
+
+    def __post_init__(self) -> None:
+        check_words(self)
+        for module in self.selective:
+            if module not in MODULES:
+                raise unknown("module of selective recomputation", module, MODULES)
 
     @property
     def cuts_experts(self) -> bool:

@@ -63,7 +63,7 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
         "half": arguments.half,
         "moments": arguments.moments,
         "offload": words_from("offload", PARAMETERS.sub("weights", arguments.offload or ""), OFFLOADS),
-        "offload_share": checked_share(arguments.offload_share),
+        "offload_share": arguments.offload_share,
         "adapters": on_model(adapters_from(arguments), job.shape),
     }
     if states["offload_share"] < 1 and "activations" not in states["offload"]:
@@ -73,13 +73,6 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
     if states["offload"]:
         host_bandwidth(job.hardware)
     return states
-
-
-def checked_share(share: float) -> float:
-    """Return the share. Raises UserError for what is none."""
-    if not 0 < share <= 1:
-        raise UserError(f"--offload-share is {share:g}; it must be above 0, and at most 1.")
-    return share
 
 
 def on_model(adapters: Adapters | None, shape: ModelShape) -> Adapters | None:

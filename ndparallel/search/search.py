@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, check_whole
 from ndparallel.base.words import count
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.launch_flags.frameworks import values_of, whose
@@ -215,7 +215,8 @@ def check_job(job: TrainingJob, gpus: int) -> None:
         ("global batch", job.global_batch, MOST_OF_A_BATCH),
         ("sequence", job.sequence, MOST_OF_A_BATCH),
     ):
-        if not 1 <= number <= most:
+        check_whole(name, number)
+        if number > most:
             raise UserError(f"{name} is {number}; a search takes from 1 to {most:,}.")
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.base.errors import UserError, find_choice, unknown
+from ndparallel.base.errors import UserError, check_whole, find_choice, unknown
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count, listed
@@ -234,8 +234,8 @@ def check_value(name: str, value: Any) -> None:
     least = 0 if name == "shards" else 1
     if name in WORDS and value not in WORDS[name]:
         raise unknown(name, str(value), map(str, WORDS[name]))
-    if name not in WORDS and value < least:
-        raise UserError(f"{name} is {value}; it must be at least {least}.")
+    if name not in WORDS:
+        check_whole(name, value, least)
 
 
 def parsed(words: str) -> tuple[str, Any]:

@@ -8,6 +8,7 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.options import at_least_one
 from ndparallel.base.words import choices, count, option_of
 from ndparallel.model.costs import RECOMPUTE
+from ndparallel.model.optimizer import OPTIMIZERS
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.context import VARIANTS
@@ -74,6 +75,8 @@ class Job:
             raise unknown("dtype", self.dtype, DTYPES)
         if self.recompute not in RECOMPUTE:
             raise unknown("recompute", self.recompute, RECOMPUTE)
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
         check_counts(self)
         for name in ("bucket_mb", "unit_mb"):
             if not getattr(self, name) >= 0:  # nor is NaN

@@ -211,6 +211,7 @@ def test_that_messages_cost_nothing_is_said_where_it_makes_one_sender_the_fastes
     first, *more = by_size(setting, ["ring", smallest], "ring", [(0, smallest), (10**6, "ring")])
     assert first == f"Fastest for 2.00 MB: ring. By size: {smallest} up to 1.00 MB, ring from there on."
     assert more == [MANY_MESSAGES] * said
+    assert len(by_size(setting, ["ring", smallest], "ring", [(0, "ring"), (10**6, smallest)])) == 1
 
 
 def test_there_is_no_choice_where_there_is_one_algorithm(capsys):

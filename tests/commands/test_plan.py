@@ -5,14 +5,18 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gpu import si
+from ndparallel.commands import plan_better
 from ndparallel.commands.command_line import main
-from ndparallel.commands.explain import explained
+from ndparallel.commands.explain import explained, smallest_job
 from ndparallel.commands.explain_rows import rows_of
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.planner.describe import cut_words, headline, layout_words, sentences
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
@@ -277,6 +281,34 @@ def test_explain_lists_a_layers_operations_and_what_bounds_each(capsys):
     assert forward["tp all_gather"]["bound"] == "network"
     assert main(["explain", *LLAMA, "--unit", "head"]) == 0
     assert "logits dgrad" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("gpus", "dp", "job"),
+    [(None, None, (16, 12)), (None, 4, (32, 24)), (64, None, (64, 48)), (64, 2, (64, 12)), (4, None, (4, 6))],
+)
+def test_explain_takes_the_smallest_job_of_its_degrees_and_what_is_given(gpus, dp, job):
+    """Of tp 2 x cp 2 x pp 2 x ep 2: a microbatch of 3 for each of 2 stages and of dp ranks; dp comes from
+    the GPUs where it is not given, and is ep where neither is."""
+    degrees = dict.fromkeys(("tp", "cp", "pp", "ep"), 2)
+    given = argparse.Namespace(**degrees, micro_batch=3, gpus=gpus, dp=dp, global_batch=None)
+    made = smallest_job(given)
+    assert (made.gpus, made.global_batch) == job
+
+
+@pytest.mark.parametrize(
+    ("seconds", "missing", "is_better"),
+    [(9.5, 0.0, False), (15.0, 0.0, False), (15.1, 0.0, True), (9.5, 0.5, True)],
+)
+def test_a_plan_is_better_where_predictions_can_tell_or_where_the_other_does_not_fit(
+    monkeypatch, seconds, missing, is_better
+):
+    """Predictions that may be half off cannot tell 15 s from 10 s."""
+    searched = SimpleNamespace(best=SimpleNamespace(seconds=10.0, plan=None), recommended="better")
+    monkeypatch.setattr(plan_better, "search_whole_too", lambda *given, **limits: searched)
+    monkeypatch.setattr(plan_better, "margin", lambda job, plan: 0.5)
+    found: Any = SimpleNamespace(seconds=seconds, missing_bytes=missing, plan=Plan(), job=None)
+    assert (plan_better.better(found, FRAMEWORKS["megatron"]) is not None) == is_better
 
 
 @pytest.mark.parametrize("offload", [(), ("activations",)])

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ndparallel.commands.command_line import main
 from ndparallel.drawing import schedule_picture
-from ndparallel.pipeline import catalog
+from ndparallel.engines import time_limit
 from ndparallel.pipeline.catalog import SEARCHED, build, written_schedules
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
@@ -342,7 +342,7 @@ def test_a_number_that_has_no_room_beside_its_letter_stands_below_it():
 def test_a_schedule_of_ones_own_whose_loop_never_ends_is_ended_with_its_gpu_and_line(
     capsys, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(catalog, "CPU_SECONDS", 0.3)
+    monkeypatch.setattr(time_limit, "CPU_SECONDS", 0.3)
     (tmp_path / "mine.py").write_text(
         "def order(rank, ranks, microbatches):\n"
         "    while rank == 1:\n"

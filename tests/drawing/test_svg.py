@@ -4,6 +4,7 @@ level of detail."""
 import re
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -195,6 +196,16 @@ def test_everything_drawn_lies_inside_the_picture():
             0 <= float(text.get("x", "")) <= WIDTH and 0 < float(text.get("y", "")) < height
             for text in root.iter(NAMESPACE + "text")
         )
+
+
+def test_names_of_lanes_below_one_another_do_not_touch():
+    """A p that goes below its line, over a d: letters of 10 pixels need a line of 12."""
+    streams = (COMPUTE, "tp", "pp", "dp")
+    grid = SMALL._replace(lanes=tuple(Lane(rank, stream, ()) for rank in range(2) for stream in streams))
+    names = [text for text in elements(draw_timelines([grid]), "text") if float(text.get("x", "")) < LEFT]
+    heights = [float(text.get("y", "")) for text in names]
+    assert [text.text for text in names] == ["GPU 0", *streams[1:], "GPU 1", *streams[1:]]
+    assert min(below - above for above, below in pairwise(heights)) >= 12
 
 
 LONG = "ddp_with_every_second_bucket_started_early_and_the_others_one_by_one_" * 2

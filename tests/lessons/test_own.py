@@ -7,6 +7,13 @@ from pathlib import Path
 import pytest
 
 from ndparallel.commands.command_line import main
+from ndparallel.engines import time_limit
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons import runner
+from ndparallel.lessons.own import strategy_of
+from ndparallel.lessons.registry import load
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.job import Job
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "exercises.md"
 SECTION = PAGE.read_text("utf-8").partition("## Your own idea in a lesson")[2].partition("\n## ")[0]
@@ -52,7 +59,33 @@ def breaks(rank, ranks, microbatches):
 
 
 def no_layout(gpus):
-    return {"tensor": 8}
+    return {"shedule": "gpipe"}
+
+
+def no_dict(gpus):
+    return gpus
+
+
+def computes_for_ever(gpu, job):
+    while gpu.rank == gpu.rank:
+        pass
+
+
+def sends_for_ever(gpu, job):
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        while True:
+            replica.buckets[0].all_reduce()
+
+
+def orders_for_ever(rank, ranks, microbatches):
+    while microbatches:
+        pass
+
+
+def lays_out_for_ever(gpus):
+    while gpus:
+        pass
 """
 
 
@@ -131,7 +164,8 @@ def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):
         ("3d", "no_microbatches", "takes (rank, ranks): it must take (rank, ranks, microbatches)."),
         ("3d", "stuck", "rank 0 never does F of microbatch 0 on stage 0"),
         ("3d", "breaks", "ZeroDivisionError: integer division or modulo by zero (line"),
-        ("4d", "no_layout", "returned {'tensor': 8}: return a dict of"),
+        ("4d", "no_layout", "mine.py:no_layout returned: 'shedule'. Did you mean 'schedule'? There are: "),
+        ("4d", "no_dict", "mine.py:no_dict returned 8: return a dict of context_parallel, cp, dp, ep, "),
         ("1d", "missing", "defines no function missing"),
     ],
 )
@@ -139,6 +173,56 @@ def test_what_is_wrong_with_it_is_one_sentence(capsys, file, lesson, name, sente
     words = ["lesson", lesson, "--with", f"{file}:{name}", "--strategy", name, "--engine", "inline"]
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["inline", "processes"])
+@pytest.mark.parametrize("name", ["computes_for_ever", "sends_for_ever"])
+def test_a_program_that_never_ends_is_ended_in_words_on_every_engine(capsys, file, monkeypatch, name, engine):
+    monkeypatch.setattr(runner, "CPU_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "TIMES_ALONE", 1e-3)
+    assert main(["lesson", "1d", "--with", f"{file}:{name}", "--strategy", name, "--engine", engine]) == 2
+    told = capsys.readouterr().err
+    line = 1 + file.read_text("utf-8").splitlines().index(f"def {name}(gpu, job):")
+    assert "error: a rank was ended that was still computing (mine.py, line " in told
+    assert line < int(re.findall(r"mine.py, line (\d+)", told)[0]) < line + 6
+    assert "Does a loop end?" in told
+
+
+def test_a_single_gpus_program_that_never_ends_is_ended_too(capsys, file, monkeypatch):
+    monkeypatch.setattr(runner, "CPU_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "TIMES_ALONE", 1e-3)
+    assert (
+        main(["lesson", "0d", "--with", f"{file}:computes_for_ever", "--strategy", "computes_for_ever"]) == 2
+    )
+    assert "Does a loop end?" in capsys.readouterr().err
+
+
+def test_a_program_may_compute_longer_where_the_work_takes_one_gpu_longer(file):
+    def seconds(batch: int) -> float:
+        with runner.Runner(POCKET, "inline") as running:
+            strategy = strategy_of(load("1d"), f"{file}:every_second", 4)
+            limit = running.limit_of(strategy, Job(batch=batch, mesh=Mesh(dp=4)))
+            assert limit and limit.file == file
+            return limit.cpu_seconds
+
+    assert time_limit.CPU_SECONDS < seconds(8) < seconds(64)
+
+
+@pytest.mark.parametrize(("lesson", "name"), [("3d", "orders_for_ever"), ("4d", "lays_out_for_ever")])
+def test_an_order_and_a_layout_that_never_end_are_ended_in_words(capsys, file, monkeypatch, lesson, name):
+    monkeypatch.setattr(time_limit, "CPU_SECONDS", 0.3)
+    words = ["lesson", lesson, "--with", f"{file}:{name}", "--strategy", name, "--engine", "inline"]
+    assert main(words) == 2
+    assert f"{name} was ended: after 0.3 s it was still computing" in capsys.readouterr().err
+
+
+def test_a_file_that_never_ends_by_itself_is_ended_in_words(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(time_limit, "CPU_SECONDS", 0.3)
+    path = tmp_path / "endless.py"
+    path.write_text("x = 0\nwhile True:\n    x += 1\n")
+    for words in (["lesson", "1d", "--with", f"{path}:f"], ["schedule", f"{path}:f"]):
+        assert main(words) == 2
+        assert re.search(r"still computing \(line [23]\)\. Does a loop end\?", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
+from ndparallel.commands.mesh import headline
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
 
@@ -265,3 +266,17 @@ def test_what_the_gpus_leave_is_dp(capsys):
 def test_sizes_that_do_not_fit_are_one_sentence_that_says_what_would(capsys, options, sentence):
     code, out, err = command(capsys, *options)
     assert (code, out) == (2, "") and sentence in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("dp", "nodes"),
+    [
+        (3, "1 node of 4;"),
+        (4, "1 node of 4;"),
+        (6, "2 nodes of 4, 2 in the last;"),
+        (8, "2 nodes of 4;"),
+        (11, "3 nodes of 4, 3 in the last;"),
+    ],
+)
+def test_a_last_node_that_is_not_full_is_told(dp, nodes):
+    assert f"on {nodes}" in headline(Mesh(dp=dp), POCKET)

@@ -18,7 +18,7 @@ from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.results.against_one_gpu import Tolerance, WeightTolerance
 from ndparallel.results.columns import LEAST_SHARE, heads
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
-from ndparallel.results.remarks import largest_loss
+from ndparallel.results.remarks import how_far, largest_loss
 from ndparallel.results.report import MEMORY_HEADS, Report, Run
 from ndparallel.results.show import strategies_table
 from ndparallel.results.tables import cell_style, quiet_table
@@ -403,3 +403,21 @@ def test_a_plans_long_name_is_folded_behind_its_commas_and_beside_its_mark():
         "  selective[layernorm+moe_act]",
         "  DP1024,zero3                 7.49 s",
     ]
+
+
+def test_what_differs_too_much_is_told_of_gradients_first_and_of_weights_where_these_are_alike():
+    weights = WeightTolerance("max_weight_difference", 1e-6)
+    held, free = Tolerance(weights=weights), Tolerance()
+    apart = {"difference": 1e-3, "max_weight_difference": 1e-2}
+    for tolerance, changes, said in (
+        (held, apart, "it differs by "),
+        (free, {"difference": 1e-3}, "it differs by 1.0e-03, and 1e-05 is allowed"),
+        (held, apart | {"difference": 1e-7}, "its stepped weights differ by 1.0e-02, and 1e-06 is allowed"),
+    ):
+        (one,) = report(row(**changes), tolerance=tolerance).against_one_gpu[1:]
+        assert how_far(one).startswith(said)
+
+
+def test_of_one_step_stepped_weights_may_differ_by_their_tolerance():
+    held = WeightTolerance("max_weight_difference", 1e-6)
+    assert Tolerance(weights=held).weights_allowed == 1e-6

@@ -24,12 +24,13 @@ PRESETS = Path(__file__).with_name("presets.json")
 ON_THE_HUB = re.compile("^huggingface.co/(([^/]+)/[^,]+), ")
 
 
-def find_model(name_or_path: str) -> ModelShape:
+def find_model(name_or_path: str | os.PathLike[str]) -> ModelShape:
     """Return the preset of one of its names, in capitals or not, or the model that the config.json at that
     path, or in that folder, describes. A name goes before a path: ./gpt2 is no name.
 
     Raises UserError, with the nearest name, where there is neither, and whatever `from_huggingface` raises.
     """
+    name_or_path = os.fspath(name_or_path)
     if name := preset_named(name_or_path):
         return preset(name)
     if os.path.isdir(name_or_path):
