@@ -192,6 +192,23 @@ def wrong_weights(results: Sequence[RankResult], alone: Reference, job: Job) -> 
     return ""
 
 
+def missing_work(results: Sequence[RankResult], alone: Sequence[RankResult]) -> str:
+    """Say that less was charged to the clocks than a single GPU's work: what is multiplied beside them takes
+    no time."""
+    charged, work = flops_of(results), flops_of(alone)
+    if charged >= 0.999 * work:
+        return ""
+    return (
+        f"The numbers are right, but the clocks know of {charged / work:.0%} of the work: what numpy "
+        "multiplies alone, as in h @ w, takes no time. Multiply with what the task gives."
+    )
+
+
+def flops_of(results: Iterable[RankResult]) -> float:
+    """Add up what all GPUs compute, in FLOPs."""
+    return sum(event.flops for result in results for event in map(Event._make, result.events))
+
+
 def wrong_element(
     rank: int,
     name: str,
@@ -221,7 +238,10 @@ def averaged_wrongly(ranks: int) -> Callable[[float], str]:
                 "for."
             )
         if times == 0:
-            return "It is zero: it was averaged before the backward pass had filled it."
+            return (
+                "It is zero: it was never averaged, or before the backward pass had filled it, or its handle "
+                "was not waited for."
+            )
         if abs(times - ranks) < 0.01:
             return f"It is {ranks} times the right one: the sum over {ranks} GPUs where their mean is wanted."
         return f"It is {times:.3g} times the right one: are all parts in it, and each once?"

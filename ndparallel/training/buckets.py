@@ -90,7 +90,10 @@ class Bucket(UnitRun):
         return self.units[0].context.zeros(size, dtype=dtype)
 
     def give_back(self, kind: str, array: np.ndarray) -> None:
+        """Free an array. Its content is gone: who still computes with it finds NaN."""
         self.gpu.free(kind, array.nbytes)
+        if array.flags.writeable:
+            array.fill(np.nan)
 
     def attach(self, weights: np.ndarray | None = None, gradients: np.ndarray | None = None) -> None:
         """Make the units' parameters views of these arrays."""
@@ -220,6 +223,20 @@ class FullyShardedUnit(ShardedGradients):
         self.weight_shard[:] = self.initial_weights()[self.shard]
         self.whole_gradients = None
         self.gathered = None
+
+    def forward(self, x, microbatch: int):
+        self.require_whole()
+        return super().forward(x, microbatch)
+
+    def backward(self, dy, microbatch: int):
+        self.require_whole()
+        return super().backward(dy, microbatch)
+
+    def require_whole(self) -> None:
+        is_whole = self.gathered is not None and self.gathered.waited
+        assert is_whole, (
+            "gather() makes the weights whole before each pass, and reshard() frees them"
+        )
 
     @property
     def owned_weights(self) -> np.ndarray:
