@@ -127,6 +127,7 @@ def in_lesson(
         or wrong_gradients(results, alone.gradients, tolerance, meaning or averaged_wrongly(mesh.dp))
         or wrong_losses(mean_losses(results), alone.measurement.losses, tolerance)
         or wrong_weights(results, alone, job)
+        or missing_work(results, alone.results)
     )
     return attempt_of(results, figures, wrong, job.steps)
 
@@ -218,6 +219,11 @@ def wrong_element(
     meaning: Callable[[float], str],
 ) -> str:
     place = int(np.argmax(np.abs(found - right)))
+    if np.isnan(found[place]):
+        return (
+            f"GPU {rank}, gradient of {name}, element {place} is not a number. Freed memory holds none: were "
+            "weights used that reshard() had freed, and gather() not made whole again?"
+        )
     times = float(found @ right) / float(right @ right)
     alike = np.abs(found - times * right).max() <= 10 * allowed
     return (
