@@ -234,9 +234,7 @@ class FullyShardedUnit(ShardedGradients):
 
     def require_whole(self) -> None:
         is_whole = self.gathered is not None and self.gathered.waited
-        assert is_whole, (
-            "gather() makes the weights whole before each pass, and reshard() frees them"
-        )
+        assert is_whole, "gather() makes the weights whole before each pass, and reshard() frees them"
 
     @property
     def owned_weights(self) -> np.ndarray:
