@@ -56,8 +56,14 @@ def attempt_of(
         ),
     }
     picture = alike(timeline("", map(sends_apart, results)))
+    end = max(result.end_seconds for result in results)
+    parts = [breakdown(result.events, end) for result in results]
+    spent = {
+        name: sum(getattr(part, name) for part in parts) / len(parts) / steps
+        for name in ("compute", "exposed", "bubble")
+    }
     sent = tuple(bytes_sent(result.events) / steps for result in results)
-    return Attempt({name: measured[name]() for name in figures}, picture, wrong, sent_bytes=sent)
+    return Attempt({name: measured[name]() for name in figures}, picture, wrong, sent_bytes=sent, spent=spent)
 
 
 def sends_apart(result: RankResult) -> RankResult:
