@@ -36,7 +36,7 @@ class AllInTheFirst:
 
 
 class NeighboursPiece:
-    """or only to a copy. But rank 0 has the whole sum of piece 1: should it end there?"""
+    """or the sum was written over. But rank 0 has the whole sum of piece 1: should it end there?"""
 
     @staticmethod
     def reduce_scatter(gpu, pieces, ranks):
