@@ -21,6 +21,7 @@ import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU, Handle
+from ndparallel.base.errors import UserError
 from ndparallel.collective.algorithms import usual_algorithm
 from ndparallel.model.costs import itemsize
 from ndparallel.model.units import Unit
@@ -233,8 +234,8 @@ class FullyShardedUnit(ShardedGradients):
         return super().backward(dy, microbatch)
 
     def require_whole(self) -> None:
-        is_whole = self.gathered is not None and self.gathered.waited
-        assert is_whole, "gather() makes the weights whole before each pass, and reshard() frees them"
+        if self.gathered is None or not self.gathered.waited:
+            raise UserError("gather() makes the weights whole before each pass, and reshard() frees them")
 
     @property
     def owned_weights(self) -> np.ndarray:
