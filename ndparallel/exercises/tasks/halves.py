@@ -112,8 +112,9 @@ EXERCISE = Exercise(
         "Reduce-scatter: at hop s send piece (rank - s - 1) % p, and add what comes to piece (rank - s - 2) "
         "% p. All-gather: send piece (rank - s) % p, and take piece (rank - s - 1) % p.",
     ),
-    learned="an all-reduce is a reduce-scatter and an all-gather; each takes "
-    "(p-1)(a + n/(p B)), with p GPUs, latency a, n bytes and bandwidth B.",
+    learned="an all-reduce is a reduce-scatter and an all-gather; round a ring each takes "
+    "(p-1)(a + n/(p B)), with p GPUs, latency a, n bytes and bandwidth B. Straight to their readers, all "
+    "pieces pay a once, but every GPU talks to every other, and not to its neighbours alone.",
     page="docs/book/1d.md",
     over_par=over_par,
 )
