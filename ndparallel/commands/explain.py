@@ -27,6 +27,10 @@ from ndparallel.results.printing import plain_console, print_json, print_paragra
 from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
+HEADINGS = {
+    "backward_input": "backward, gradients of inputs",
+    "backward_weight": "backward, gradients of weights",
+}
 UNITS = {
     "dense": "one microbatch through a layer",
     "experts": "one microbatch through a layer with experts",
@@ -78,8 +82,9 @@ def show(found: Prediction, passes: dict[str, list[Row]], unit: str, paired: str
     if busy := busiest(found.job, found.plan, unit):
         console.print(prose(busy, width), end="\n\n")
     for name, each in passes.items():
+        heading = HEADINGS.get(name, name)
         taken = sum(row.seconds for row in each)
-        console.print(prose(f"{name}  {UNITS[unit]}: {si(taken, 's')}", width, bold=name), end="\n\n")
+        console.print(prose(f"{heading}  {UNITS[unit]}: {si(taken, 's')}", width, bold=heading), end="\n\n")
         console.print(quiet_table(COLUMNS, [*map(cells, each)], width))
         console.print()
     if paired:

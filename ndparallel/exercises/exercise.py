@@ -28,7 +28,7 @@ TASKS = Path(__file__).parent / "tasks"  # our own exercises
 class Attempt:
     """What an answer did. `wrong` says what is not right with its numbers, and what that usually means;
     `remarks` say what is worth knowing of an answer that is right; each GPU sends so many `sent_bytes`, and
-    a step spends its seconds on what is in `spent`."""
+    a step spends its seconds on what is in `spent`, on average over the GPUs."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     picture: Timeline | Timing | None = None

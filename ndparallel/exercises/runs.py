@@ -56,8 +56,14 @@ def attempt_of(
         ),
     }
     picture = alike(timeline("", map(sends_apart, results)))
+    end = max(result.end_seconds for result in results)
+    parts = [breakdown(result.events, end) for result in results]
+    spent = {
+        name: sum(getattr(part, name) for part in parts) / len(parts) / steps
+        for name in ("compute", "exposed", "bubble")
+    }
     sent = tuple(bytes_sent(result.events) / steps for result in results)
-    return Attempt({name: measured[name]() for name in figures}, picture, wrong, sent_bytes=sent)
+    return Attempt({name: measured[name]() for name in figures}, picture, wrong, sent_bytes=sent, spent=spent)
 
 
 def sends_apart(result: RankResult) -> RankResult:
@@ -127,6 +133,7 @@ def in_lesson(
         or wrong_gradients(results, alone.gradients, tolerance, meaning or averaged_wrongly(mesh.dp))
         or wrong_losses(mean_losses(results), alone.measurement.losses, tolerance)
         or wrong_weights(results, alone, job)
+        or missing_work(results, alone.results)
     )
     return attempt_of(results, figures, wrong, job.steps)
 
@@ -192,6 +199,23 @@ def wrong_weights(results: Sequence[RankResult], alone: Reference, job: Job) -> 
     return ""
 
 
+def missing_work(results: Sequence[RankResult], alone: Sequence[RankResult]) -> str:
+    """Say that less was charged to the clocks than a single GPU's work: what is multiplied beside them takes
+    no time."""
+    charged, work = flops_of(results), flops_of(alone)
+    if charged >= 0.999 * work:
+        return ""
+    return (
+        f"The numbers are right, but the clocks know of {charged / work:.0%} of the work: what numpy "
+        "multiplies alone, as in h @ w, takes no time. Multiply with what the task gives."
+    )
+
+
+def flops_of(results: Iterable[RankResult]) -> float:
+    """Add up what all GPUs compute, in FLOPs."""
+    return sum(event.flops for result in results for event in map(Event._make, result.events))
+
+
 def wrong_element(
     rank: int,
     name: str,
@@ -201,6 +225,11 @@ def wrong_element(
     meaning: Callable[[float], str],
 ) -> str:
     place = int(np.argmax(np.abs(found - right)))
+    if np.isnan(found[place]):
+        return (
+            f"GPU {rank}, gradient of {name}, element {place} is not a number. Freed memory holds none: were "
+            "weights used that reshard() had freed, and gather() not made whole again?"
+        )
     times = float(found @ right) / float(right @ right)
     alike = np.abs(found - times * right).max() <= 10 * allowed
     return (
@@ -221,7 +250,10 @@ def averaged_wrongly(ranks: int) -> Callable[[float], str]:
                 "for."
             )
         if times == 0:
-            return "It is zero: it was averaged before the backward pass had filled it."
+            return (
+                "It is zero: it was never averaged, or before the backward pass had filled it, or its handle "
+                "was not waited for."
+            )
         if abs(times - ranks) < 0.01:
             return f"It is {ranks} times the right one: the sum over {ranks} GPUs where their mean is wanted."
         return f"It is {times:.3g} times the right one: are all parts in it, and each once?"

@@ -53,7 +53,10 @@ def meaning(rank: int, value: float, place: int, ranks: int) -> str:
             "it should be written?"
         )
     if times == [int(other == rank) for other in range(ranks)]:
-        return f"It is rank {rank}'s own part: nothing was added to it, or only to a copy."
+        return (
+            f"It is rank {rank}'s own part: nothing was added to it, or only to a copy, or the sum was "
+            "written over."
+        )
     if len(set(times)) == 1:
         return f"It is {times[0]} times the right sum: every part was added {times[0]} times."
     missing = [str(other) for other, number in enumerate(times) if number == 0]

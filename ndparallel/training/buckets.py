@@ -21,6 +21,7 @@ import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU, Handle
+from ndparallel.base.errors import UserError
 from ndparallel.collective.algorithms import usual_algorithm
 from ndparallel.model.costs import itemsize
 from ndparallel.model.units import Unit
@@ -90,7 +91,10 @@ class Bucket(UnitRun):
         return self.units[0].context.zeros(size, dtype=dtype)
 
     def give_back(self, kind: str, array: np.ndarray) -> None:
+        """Free an array. Its content is gone: who still computes with it finds NaN."""
         self.gpu.free(kind, array.nbytes)
+        if array.flags.writeable:
+            array.fill(np.nan)
 
     def attach(self, weights: np.ndarray | None = None, gradients: np.ndarray | None = None) -> None:
         """Make the units' parameters views of these arrays."""
@@ -220,6 +224,18 @@ class FullyShardedUnit(ShardedGradients):
         self.weight_shard[:] = self.initial_weights()[self.shard]
         self.whole_gradients = None
         self.gathered = None
+
+    def forward(self, x, microbatch: int):
+        self.require_whole()
+        return super().forward(x, microbatch)
+
+    def backward(self, dy, microbatch: int):
+        self.require_whole()
+        return super().backward(dy, microbatch)
+
+    def require_whole(self) -> None:
+        if self.gathered is None or not self.gathered.waited:
+            raise UserError("gather() makes the weights whole before each pass, and reshard() frees them")
 
     @property
     def owned_weights(self) -> np.ndarray:

@@ -311,6 +311,14 @@ def test_a_plan_is_better_where_predictions_can_tell_or_where_the_other_does_not
     assert (plan_better.better(found, FRAMEWORKS["megatron"]) is not None) == is_better
 
 
+def test_explain_names_both_halves_of_a_backward_pass_in_words(capsys):
+    assert main(["explain", *LLAMA]) == 0
+    printed = capsys.readouterr().out
+    for half in ("inputs", "weights"):
+        assert f"backward, gradients of {half}  one microbatch through a layer: " in printed
+    assert "backward_" not in printed
+
+
 @pytest.mark.parametrize("offload", [(), ("activations",)])
 def test_the_rows_of_explain_add_up_to_a_layers_seconds_with_what_launches_and_the_host_take(offload):
     """The CPU of a GB200 launches this layer in 4.4 ms, and its rows were 1.2 ms."""

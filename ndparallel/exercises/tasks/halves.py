@@ -16,8 +16,9 @@ piece.
 Given   gpu.rank, gpu.send(target, array, what), gpu.receive(source, what, into=array, combine=np.add)
         pieces                              a list of `ranks` arrays, the same on every GPU in number and size
 
-Right is piece r on GPU r after the first, and every piece on every GPU after both. Then the
-seconds count, and the bytes that the busiest GPU sends.
+Right is piece r on GPU r after the first, and every piece on every GPU after both. Between the
+two a GPU keeps its own piece, and the others are wiped. Then the seconds count, and the bytes
+that the busiest GPU sends.
 """
 
 import numpy as np
@@ -28,6 +29,7 @@ from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
 
 WORLDS = ((4, 400), (3, 300), (5, 500))  # GPUs and elements: the first is measured
+WIPED = -1  # no sum of the ranks' parts
 
 
 def reduce_scatter(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> None:
@@ -56,6 +58,7 @@ def in_world(answer, ranks: int, size: int) -> Attempt:
         pieces = np.split(array, ranks)
         functions.reduce_scatter(gpu, pieces, ranks)
         scattered = [np.copy(piece) for piece in pieces]
+        array[np.arange(size) // len(pieces[0]) != gpu.rank] = WIPED
         functions.all_gather(gpu, pieces, ranks)
         return scattered, array
 
@@ -63,8 +66,7 @@ def in_world(answer, ranks: int, size: int) -> Attempt:
     whole = sums.whole(ranks, size)
     wrong = first_fault(fault_of_scatter(result.rank, result.value[0], whole) for result in results)
     wrong = wrong or first_fault(
-        sums.explain(result.rank, result.value[1], whole, ranks, "all pieces after all_gather")
-        for result in results
+        fault_of_gather(result.rank, result.value[1], whole, ranks) for result in results
     )
     return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
 
@@ -78,6 +80,15 @@ def fault_of_scatter(rank: int, pieces: list[np.ndarray], whole: np.ndarray) -> 
     if fault and other:
         return f"{fault} But rank {rank} has the whole sum of piece {other[0]}: should it end there?"
     return fault
+
+
+def fault_of_gather(rank: int, found: np.ndarray, whole: np.ndarray, ranks: int) -> str:
+    if wiped := np.count_nonzero(found == WIPED):
+        return (
+            f"Rank {rank}: {wiped} of {found.size} elements were wiped between the two functions, and "
+            "all_gather wrote nothing there."
+        )
+    return sums.explain(rank, found, whole, ranks, "all pieces after all_gather")
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
@@ -101,8 +112,9 @@ EXERCISE = Exercise(
         "Reduce-scatter: at hop s send piece (rank - s - 1) % p, and add what comes to piece (rank - s - 2) "
         "% p. All-gather: send piece (rank - s) % p, and take piece (rank - s - 1) % p.",
     ),
-    learned="an all-reduce is a reduce-scatter and an all-gather; each takes "
-    "(p-1)(a + n/(p B)), with p GPUs, latency a, n bytes and bandwidth B.",
+    learned="an all-reduce is a reduce-scatter and an all-gather; round a ring each takes "
+    "(p-1)(a + n/(p B)), with p GPUs, latency a, n bytes and bandwidth B. Straight to their readers, all "
+    "pieces pay a once, but every GPU talks to every other, and not to its neighbours alone.",
     page="docs/book/1d.md",
     over_par=over_par,
 )

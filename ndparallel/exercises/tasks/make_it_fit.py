@@ -23,6 +23,8 @@ from dataclasses import replace
 
 from gpu import OutOfMemoryError
 from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import si
+from ndparallel.base.words import ended
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import in_lesson
 from ndparallel.hardware.pocket import POCKET
@@ -36,6 +38,12 @@ HELD_WHOLE = {  # what a level of ZeRO needs beside the shards
     2: " With zero 2 the buffers hold gradients whole, until they are added up: zero 1 needs no buffers.",
     3: " With zero 3 the buffers hold the weights and the gradients of a whole stage while the GPU works on "
     "a microbatch, just when it holds most activations: zero 1 needs no buffers.",
+}
+ASKED = {  # about seconds more than the model solution's
+    "compute": "Its GPUs compute for {} more: what does each of them compute that others compute too?",
+    "exposed": "Its GPUs wait for messages for {} more. Which axis makes it?",
+    "bubble": "Its GPUs are idle for {} more: fewer stages, or more microbatches? Which schedule leaves no "
+    "bubble, and what could make room for it?",
 }
 CHOICES = ("tp", "pp", "dp", "zero", "microbatches", "schedule")
 
@@ -65,7 +73,7 @@ def attempt(answer) -> Attempt:
     try:
         return in_lesson(module_of(full_name("4d")).train, job, mesh, ("step_seconds",), SMALL)
     except OutOfMemoryError as error:
-        raise UserError(f"{error}{HELD_WHOLE.get(chosen['zero'], '')}") from None
+        raise UserError(f"{ended(str(error))}{HELD_WHOLE.get(chosen['zero'], '')}") from None
 
 
 def require_kinds(chosen: dict) -> None:
@@ -79,15 +87,10 @@ def require_kinds(chosen: dict) -> None:
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
-    times = yours.figures["step_seconds"] / par.figures["step_seconds"]
-    if times > 1.3:
-        return (
-            "It fits. Look at the timeline: is most of what is lost a bubble, or waiting? Which axis "
-            "makes it?"
-        )
-    return (
-        "It fits, and little is lost. Which schedule leaves no bubble, and what else could be sharded for it?"
-    )
+    """Name what the GPUs spend most of the difference on, and ask what makes it."""
+    more = {name: yours.spent[name] - par.spent[name] for name in ASKED}
+    most = max(more, key=lambda name: more[name])
+    return f"It fits. {ASKED[most].format(si(more[most], 's'))}"
 
 
 EXERCISE = Exercise(

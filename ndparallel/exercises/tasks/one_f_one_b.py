@@ -23,6 +23,7 @@ from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import as_schedule
 from ndparallel.lessons.registry import full_name, module_of
 from ndparallel.pipeline.actions import Action
+from ndparallel.pipeline.timing import Timing
 
 
 def schedule(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
@@ -40,9 +41,20 @@ def attempt(answer) -> Attempt:
 def over_par(yours: Attempt, par: Attempt) -> str:
     if yours.figures["held_microbatches"] > par.figures["held_microbatches"]:
         return "A GPU takes forwards that nobody needs yet: how many must it take before its first backward?"
+    if any(map(int.__gt__, ahead(yours), ahead(par))):
+        return (
+            "The GPUs wait for one another: a GPU near the end takes forwards while the one before it "
+            "waits for a gradient. How many must it take before its first backward?"
+        )
     return (
         "The GPUs wait for one another: a GPU far from the end needs more forwards before its first backward."
     )
+
+
+def ahead(attempt: Attempt) -> list[int]:
+    """Count each GPU's forwards before its first backward."""
+    assert isinstance(attempt.picture, Timing)
+    return [[action.op for action in actions].index("B") for actions in attempt.picture.schedule.actions]
 
 
 EXERCISE = Exercise(

@@ -2,15 +2,15 @@
 
 Eight GPUs stand in two nodes of four, and the model is cut in three ways at once: tp = 2, pp =
 2, dp = 2. A GPU has a place on each axis, and the order of the axes says who sits where. The
-first axis varies fastest: in "tp-dp-pp" GPUs 0 and 1 share every matrix, GPUs 0 and 2 average
-their gradients, and GPUs 0 and 4 are neighbours in the pipeline.
+first axis varies fastest: in "pp-dp-tp" GPUs 0 and 1 are neighbours in the pipeline, GPUs 0 and
+2 average their gradients, and GPUs 0 and 4 share every matrix.
 
         node 0   0 1 2 3        link inside: fast
         node 1   4 5 6 7        link across: slow
 
 One axis must cross the nodes, and two need not. To look around:
 
-        ndparallel mesh --tp 2 --pp 2 --dp 2 --order tp-dp-pp       who is in whose group, and on which links
+        ndparallel mesh --tp 2 --pp 2 --dp 2 --order pp-dp-tp       who is in whose group, and on which links
 
 Given   nothing: return the order
 
@@ -26,7 +26,7 @@ from ndparallel.training.job import Job
 
 
 def order() -> str:
-    """Return the order of the axes, as "tp-dp-pp"."""
+    """Return the order of the axes, as "pp-dp-tp"."""
     return "tp-dp-pp"
 
 

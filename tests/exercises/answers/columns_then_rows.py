@@ -27,6 +27,18 @@ def forgets_to_sum_dx(gpu, mlp, tp):
     return mlp.matmul("dx", dz, mlp.a.weight.T)
 
 
+def multiplies_beside_the_clock(gpu, mlp, tp):
+    """the clocks know of 83% of the work"""
+    z = mlp.matmul("z", mlp.x, mlp.a.weight)
+    h = mlp.relu(z)
+    y = all_reduce(gpu, h @ mlp.b.weight, tp)
+    dy = mlp.loss_gradient(y)
+    mlp.b.gradient += mlp.matmul("db", h.T, dy)
+    dz = mlp.relu_backward(mlp.matmul("dh", dy, mlp.b.weight.T), z)
+    mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
+    return all_reduce(gpu, mlp.matmul("dx", dz, mlp.a.weight.T), tp)
+
+
 def returns_nothing(gpu, mlp, tp):
     """GPU 0 returned no gradient of x"""
     forgets_to_sum_dx(gpu, mlp, tp)

@@ -24,7 +24,7 @@ def never_forgets_after_forward(gpu, job):
 
 
 def forgets_to_gather_again(gpu, job):
-    """GPU 0, gradient of"""
+    """gather() makes the weights whole before each pass, and reshard() frees them (line"""
     replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -32,7 +32,6 @@ def forgets_to_gather_again(gpu, job):
             for unit in reversed(replica.buckets):
                 unit.gather()
                 x = unit.forward(x, microbatch)
-                unit.weights[:] = 0
                 unit.reshard()
             gradient = None
             for unit in replica.buckets:
@@ -74,5 +73,38 @@ def never_reduces(gpu, job):
                 unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def begins_to_gather_and_never_waits(gpu, job):
+    """gather() makes the weights whole before each pass"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                unit.gather(async_op=True)
+                x = unit.forward(x, microbatch)
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def goes_round_the_units_that_were_freed(gpu, job):
+    """is not a number. Freed memory holds none"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                unit.gather()
+                x = unit.forward(x, microbatch)
+                unit.reshard()
+            gradient = None
+            for unit in replica.buckets:
+                unit.allocate_gradients()
+                for inner in reversed(unit.units):
+                    gradient = inner.backward(gradient, microbatch)
+                unit.reduce_scatter()
         replica.optimizer_step()
     return replica.outcome

@@ -47,7 +47,7 @@ def never_waits(gpu, job):
 
 
 def averages_before_the_backward_pass(gpu, job):
-    """It is zero: it was averaged before the backward pass had filled it"""
+    """or before the backward pass had filled it"""
     replica = Replica(gpu, job, bucket_mb=job.bucket_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:

@@ -7,7 +7,7 @@ def too_large():
 
 
 def all_sharded():
-    """With zero 3 the buffers hold the weights and the gradients of a whole stage"""
+    """). With zero 3 the buffers hold the weights and the gradients of a whole stage"""
     return {"tp": 2, "pp": 2, "dp": 2, "zero": 3, "microbatches": 4, "schedule": "1f1b"}
 
 
@@ -24,6 +24,16 @@ def all_tp():
 def a_bubble_is_left():
     """Which schedule leaves no bubble"""
     return {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": "1f1b"}
+
+
+def a_deep_pipeline():
+    """Its GPUs are idle for"""
+    return {"tp": 2, "pp": 4, "dp": 1, "zero": 0, "microbatches": 8, "schedule": "zb-v"}
+
+
+def more_tp_than_it_must():
+    """Its GPUs compute for"""
+    return {"tp": 4, "pp": 2, "dp": 1, "zero": 0, "microbatches": 8, "schedule": "zb-v"}
 
 
 def wrong_number_of_gpus():

@@ -28,6 +28,26 @@ def one_too_many_ahead(rank, ranks, microbatches):
             yield Action("B", rank, turn - ahead)
 
 
+def as_many_ahead_as_the_first(rank, ranks, microbatches):
+    """a GPU near the end takes forwards while the one before it waits for a gradient"""
+    ahead = min(ranks - 1, microbatches)
+    for turn in range(ahead + microbatches):
+        if turn < microbatches:
+            yield Action("F", rank, turn)
+        if turn >= ahead:
+            yield Action("B", rank, turn - ahead)
+
+
+def one_too_few_ahead(rank, ranks, microbatches):
+    """a GPU far from the end needs more forwards before its first backward"""
+    ahead = min(max(ranks - 2 - rank, 0), microbatches)
+    for turn in range(ahead + microbatches):
+        if turn < microbatches:
+            yield Action("F", rank, turn)
+        if turn >= ahead:
+            yield Action("B", rank, turn - ahead)
+
+
 def backward_before_forward(rank, ranks, microbatches):
     """waits for its own F of microbatch 0"""
     for microbatch in range(microbatches):

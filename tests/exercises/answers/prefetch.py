@@ -53,7 +53,7 @@ def only_forward(gpu, job):
 
 
 def never_waits_for_a_reduction(gpu, job):
-    """It is zero"""
+    """or its handle was not waited for"""
     replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:

@@ -17,6 +17,25 @@ def all_to_one(gpu, array, ranks):
         gpu.receive(0, "sum", into=array)
 
 
+def adds_up_and_hands_nothing_on(gpu, array, ranks):
+    """The other 125 are right: do all ranks get them?"""
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    pieces = np.array_split(array, ranks)
+    for hop in range(ranks - 1):
+        gpu.send(right, pieces[(gpu.rank - hop) % ranks], hop)
+        gpu.receive(left, hop, into=pieces[(gpu.rank - hop - 1) % ranks], combine=np.add)
+
+
+def hands_on_what_is_not_summed(gpu, array, ranks):
+    """or the sum was written over"""
+    adds_up_and_hands_nothing_on(gpu, array, ranks)
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    pieces = np.array_split(array, ranks)
+    for hop in range(ranks - 1):
+        gpu.send(right, pieces[(gpu.rank - hop) % ranks], ("sum", hop))
+        gpu.receive(left, ("sum", hop), into=pieces[(gpu.rank - hop - 1) % ranks])
+
+
 def one_step_too_few(gpu, array, ranks):
     """lacks the part of rank 3: a hop is missing"""
     right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
