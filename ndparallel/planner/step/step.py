@@ -36,11 +36,12 @@ HOST = "host"  # waiting for activations on their way to or from the host, or fo
 class Step:
     """Seconds of a step by kind: compute, exposed communication by kind, waiting for other pipeline ranks and
     optimizer add up to `seconds`. They are of the pipeline rank that is done last, `rank`; `busiest` is the
-    one that works longest."""
+    one that works longest. For `launch_seconds` of its compute the GPU waits for the CPU to launch more."""
 
     breakdown: dict[str, Any]
     rank: int = 0
     busiest: int = 0
+    launch_seconds: float = 0.0
     pipeline: PipelineTimes | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -63,7 +64,7 @@ def step_from(
     counted = spent | {"compute": spent["compute"] + spent["launch"]}
     means = {kind: mean(counted.get(kind, 0.0)) for kind in (*TIME_KINDS, *[HOST] * (HOST in counted))}
     bubble = max(0.0, means["bubble"] + longest(spent.total) - sum(means.values()))  # less by rounding alone
-    return Step(means | {"bubble": bubble}, rank, busiest, times)
+    return Step(means | {"bubble": bubble}, rank, busiest, mean(spent["launch"]), times)
 
 
 def mean(seconds: Any) -> float:
