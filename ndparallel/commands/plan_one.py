@@ -15,7 +15,7 @@ from ndparallel.commands.plan_measured import differences_from, show_differences
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.launch_flags.options import described, launch_script, script_given
-from ndparallel.launch_flags.rows_beside import rows_beside_hint
+from ndparallel.launch_flags.untaken_options import untaken_hints
 from ndparallel.planner.describe import headline, parts, sentences, shared_ports
 from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
@@ -49,7 +49,7 @@ def run_one(arguments: argparse.Namespace) -> int:
             print(f"careful: {sentence}", file=sys.stderr)
         return 0
     console, _ = plain_console()
-    show(console, found, arguments, [*notes, *compared, *not_launched(found), *rows_beside_hint(found)])
+    show(console, found, arguments, [*notes, *compared, *not_launched(found), *untaken_hints(found)])
     show_beside(console, found, changed, measured, remedies)
     return 0
 

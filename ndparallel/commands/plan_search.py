@@ -15,7 +15,7 @@ from ndparallel.base.words import option_of
 from ndparallel.commands.plan_remedies import print_remedies
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by
 from ndparallel.launch_flags.options import described, launch_script, priced, script_given
-from ndparallel.launch_flags.rows_beside import rows_beside_hint
+from ndparallel.launch_flags.untaken_options import untaken_hints
 from ndparallel.planner.describe import node_sentences, shared_ports_named
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
@@ -94,7 +94,7 @@ def show(
     console, width = plain_console()
     said = advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour, arguments.top)
     best = found.recommended
-    sentences = [*said, *node_sentences(best), *shared_ports_named(best), *rows_beside_hint(best)]
+    sentences = [*said, *node_sentences(best), *shared_ports_named(best), *untaken_hints(best)]
     print_paragraphs(console, sentences, width)
     show_changes(console, found.recommended, changed)
     if changed:

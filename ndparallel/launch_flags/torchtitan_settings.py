@@ -30,7 +30,19 @@ OLDER = {
     "parallelism.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
     "parallelism.expert_parallel_comm_backend": "model.moe_comm_backend",
     "activation_checkpoint.mode": "activation_checkpoint",
+    # of 2024 (torchtitan/config_manager.py)
+    "training.batch_size": "training.local_batch_size",
+    "training.compile": "compile.enable",
+    "experimental.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
+    "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
+    "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
+    "training.fsdp_reshard_after_forward": "parallelism.fsdp_reshard_after_forward",
+    "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
+    "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
+    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
+    "experimental.pipeline_parallel_schedule": "parallelism.pipeline_parallel_schedule",
 }
+OLDER_FLOAT8 = "float8.enable_float8_linear"  # of 2024, when nothing else named a converter
 OLDER_CONVERTERS = {
     "float8": "Float8LinearConverter {recipe}",
     "quantize.linear.float8": "Float8LinearConverter {recipe}",
@@ -159,6 +171,8 @@ def renamed(given: Configuration) -> Configuration:
     found = {OLDER.get(key, key): value for key, value in given.items()}
     if isinstance(policy := found.get("activation_checkpoint"), str):
         found["activation_checkpoint"] = POLICIES.get(policy, policy)
+    if found.pop(OLDER_FLOAT8, False) is True:
+        found.setdefault("model.converters", ["float8"])
     if converters := found.get("model.converters"):
         recipe = found.get("quantize.linear.float8.recipe_name") or found.get("float8.recipe_name")
         names = map(str, converters if isinstance(converters, list) else [converters])

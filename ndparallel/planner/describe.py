@@ -20,6 +20,7 @@ WORDS = {
     "bubble": "bubble",
     "imbalance": "stage imbalance",
     "optimizer": "optimizer",
+    "launches": "waiting for launches",
 } | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp", "host")}
 
 SHARED_SEQUENCES = {  # but by a ring, in words
@@ -100,8 +101,9 @@ def state_words(job: TrainingJob) -> list[str]:
 
 
 def bound(found: Prediction) -> tuple[str, float]:
-    """What takes most beside compute, and which share of the step."""
-    others = {kind: seconds for kind, seconds in found.step.breakdown.items() if kind != "compute"}
+    """What takes most beside the GPU's own compute, and which share of the step."""
+    others = found.step.breakdown | {"launches": found.step.launch_seconds}
+    others.pop("compute")
     kind = max(others, key=lambda kind: others[kind])
     return kind, float(others[kind] / found.seconds)
 

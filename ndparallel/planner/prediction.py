@@ -165,6 +165,7 @@ class Prediction:
         return {
             "step_seconds": self.seconds,
             "breakdown_seconds": {kind: float(seconds) for kind, seconds in self.step.breakdown.items()},
+            "launch_wait_seconds": self.step.launch_seconds,
             "breakdown_of_pipeline_rank": self.step.rank,
             "busiest_pipeline_rank": self.step.busiest,
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,

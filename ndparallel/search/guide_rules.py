@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import gcd
 
 from gpu import si
-from ndparallel.launch_flags.rows_beside import with_rows_beside
+from ndparallel.launch_flags.untaken_options import with_rows_beside
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB

@@ -463,3 +463,56 @@ def test_a_model_of_each_own_configuration_is_the_presets():
             words = "--parallelism.tensor_parallel_degree 1 --parallelism.expert_parallel_degree 1"
             shape = read(f"{command} {words}", 8).job.shape
             assert shape == replace(find_model(name), prediction_layers=0)
+
+
+OF_2024 = """
+[model]
+name = "llama3"
+flavor = "70B"
+[training]
+batch_size = 8
+seq_len = 8192
+data_parallel_replicate_degree = 2
+tensor_parallel_degree = 4
+compile = true
+[experimental]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "Interleaved1F1B"
+enable_async_tensor_parallel = true
+[float8]
+enable_float8_linear = true
+[activation_checkpoint]
+mode = "full"
+"""
+OF_2025 = """
+[model]
+name = "llama3"
+flavor = "70B"
+converters = ["float8"]
+[training]
+local_batch_size = 8
+seq_len = 8192
+[parallelism]
+data_parallel_replicate_degree = 2
+tensor_parallel_degree = 4
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "Interleaved1F1B"
+enable_async_tensor_parallel = true
+[compile]
+enable = true
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_a_file_of_2024_lays_out_the_same_plan_by_the_names_that_it_had():
+    """Its names were training.* and experimental.*, and float8 had a switch of its own."""
+    older, newer = read(OF_2024, 64), read(OF_2025, 64)
+    assert (older.job, older.plan) == (newer.job, newer.plan)
+    assert older.job.dtype == "fp8-current" and older.plan.tp == 4 and older.plan.pp == 2
+    assert "left out" not in " ".join(older.notes)
+
+
+def test_a_converter_that_is_named_counts_before_the_switch_of_2024():
+    named = read(OF_2025.replace('["float8"]', "[]") + "[float8]\nenable_float8_linear = true\n", 64)
+    assert named.job.dtype == "bf16"

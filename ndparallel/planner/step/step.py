@@ -45,13 +45,21 @@ class Step:
     pipeline: PipelineTimer | None = field(default=None, repr=False, compare=False)
 
     @cached_property
+    def spent(self) -> TimeBreakdown:
+        return self.find_breakdown()
+
+    @cached_property
     def breakdown(self) -> dict[str, float]:
         """Seconds by kind: compute, exposed communication by kind, waiting for other pipeline ranks and
         optimizer add up to `seconds`."""
-        spent = self.find_breakdown()
-        counted = spent | {"compute": spent["compute"] + spent["launch"]}
+        counted = self.spent | {"compute": self.spent["compute"] + self.spent["launch"]}
         means = {kind: mean(counted.get(kind, 0.0)) for kind in (*TIME_KINDS, *[HOST] * (HOST in counted))}
         return means | {"bubble": means["bubble"] + max(0.0, self.seconds - sum(means.values()))}
+
+    @property
+    def launch_seconds(self) -> float:
+        """Seconds of compute in which the GPU waits for the CPU to launch kernels."""
+        return mean(self.spent["launch"])
 
 
 def time_workload(work: Workload) -> Step:
