@@ -180,3 +180,11 @@ def test_where_no_plan_fits_a_script_that_is_not_written_leaves_the_remedies_amo
     assert main([*words, *alone.split(), *framework]) == 2
     told = capsys.readouterr()
     assert told.out == "" and told.err.endswith(table) and "--lora 16" in table
+
+
+def test_of_the_frameworks_that_can_launch_a_remedy_that_of_its_software_comes_first(capsys):
+    words = HOBBY.replace("--gpus 1", "--gpus 8")
+    for framework in ("accelerate", "deepspeed"):
+        remedies = answer(capsys, f"{words} --framework {framework}", 2)["remedies"]
+        firsts = [each["launched_by"][0] for each in remedies if framework in each["launched_by"]]
+        assert firsts and {*firsts} == {framework}
