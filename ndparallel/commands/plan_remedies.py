@@ -27,8 +27,9 @@ def print_remedies(none: NoPlanFits, arguments: argparse.Namespace) -> None:
     print(none.reason if found else f"{none.reason} {NONE}", file=sys.stderr)
     if arguments.json:
         print_json({"fits": False, "remedies": [each.as_dict() for each in found]})
-    elif found and not (arguments.emit or arguments.csv):
-        show_remedies(plain_console()[0], found)
+    elif found:  # a script, or a list of plans, would have had the output for itself
+        alone = arguments.emit or arguments.csv
+        show_remedies(plain_console(stream="stderr" if alone else "stdout")[0], found)
 
 
 def show_remedies(console: Console, remedies: list[Remedy]) -> None:

@@ -76,6 +76,11 @@ PAIRED = (  # overlap_moe_expert_parallel_comm
         "leave ep out of --overlap",
         lambda job, plan: job.shape.prediction_layers > 1,
     ),
+    never_beside(  # of FullyShardedDataParallel in megatron/core/distributed/fsdp/mcore_fsdp_adapter.py
+        "and CUDA graphs of layers, in Megatron-FSDP",
+        "leave ep out of --overlap, or take --zero 1",
+        lambda job, plan: job.stack.graphs in GRAPH_SCOPES and (plan.zero >= 2),
+    ),
     never_beside(  # of validate_args
         "and CUDA graphs of attention with biases, or of gradients that are added up apart",
         "leave ep out of --overlap, or take --cuda-graphs step",

@@ -265,13 +265,15 @@ def dropout_from(flags: GivenFlags) -> bool:
 
 
 def dispatcher_from(flags: GivenFlags, plan: Plan, base: Stack, cut: bool) -> str:
-    """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones. Raises UserError
-    for one that Megatron-Core stops with, as rows go to no other rank."""
+    """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones. NCCL's own, of
+    HybridEP's kernels (_NCCLEPManager), counts as that. Raises UserError for one that Megatron-Core stops
+    with, as rows go to no other rank."""
     flags.heed("--moe-router-dtype", "--moe-enable-deepep")  # an older word for what flex does anyway
     kind, backend = flags.text("--moe-token-dispatcher-type"), flags.text("--moe-flex-dispatcher-backend")
     if kind is None:
         flags.assume("--moe-token-dispatcher-type", "allgather")
-    named = (backend or "deepep") if kind == "flex" else kind or "allgather"
+    flexible = "hybridep" if backend == "ncclep" else backend or "deepep"
+    named = flexible if kind == "flex" else kind or "allgather"
     found = named if named in fields.DISPATCHERS else "alltoall"
     if plan.keeps_rows(replace(base, dispatcher=found, expert_tp=cut)):
         raise UserError(

@@ -20,22 +20,25 @@ from ndparallel.engines.world import launched_size
 
 
 class WithoutTrailingBlanks:
-    """Standard output, for a console that fills its lines up with blanks."""
+    """Standard output or errors, for a console that fills its lines up with blanks."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
 
     def write(self, text: str) -> int:
-        return sys.stdout.write(re.sub(r" +(?=\n)", "", text))
+        return getattr(sys, self.stream).write(re.sub(r" +(?=\n)", "", text))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stdout, name)
+        return getattr(getattr(sys, self.stream), name)
 
 
-def plain_console(most: int = WIDTH) -> tuple[Console, int]:
+def plain_console(most: int = WIDTH, stream: str = "stdout") -> tuple[Console, int]:
     """Where to print, and how wide a table or a paragraph may be, at `most`. Words are printed as they are:
     no markup, no emoji codes."""
     of_launcher = launched_size() > 1
-    width = None if sys.stdout.isatty() and not of_launcher else most
+    width = None if getattr(sys, stream).isatty() and not of_launcher else most
     terminal = False if of_launcher else None  # None lets rich find out
-    file = cast(TextIO, WithoutTrailingBlanks())
+    file = cast(TextIO, WithoutTrailingBlanks(stream))
     console = Console(
         file=file, width=width, force_terminal=terminal, highlight=False, emoji=False, markup=False
     )

@@ -93,7 +93,9 @@ class Remedy:
 
     @property
     def launched_by(self) -> list[str]:
-        return launched_by(self.found.job, self.found.plan)
+        """The frameworks that can run it, that of its software first."""
+        job = self.found.job
+        return sorted(launched_by(job, self.found.plan), key=lambda name: name not in whose(job))
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -15,6 +15,7 @@ The rules for what is not stated
     vocabulary            32,000, SentencePiece's usual size
     what tp does not cut  heads, MLP and vocabulary are padded; Megatron's vocabulary to 128 for each tp rank
     dp                    what the GPUs leave
+    GPUs                  the product of the degrees, with a note: a run on more would be another one
     sequence parallelism  used with tensor parallelism by Megatron-Core, NeMo and torchtitan; a number above 1
                           without tensor parallelism is Ulysses': context parallelism by heads
     context parallelism   what `cp_comm_type` says (p2p, all_gather, a2a), else the software's own; a ring
@@ -160,9 +161,13 @@ def express(run: Mapping[str, Any]) -> Case:
         part=part,
         source=source,
         widened=2 if wide else 1,
-        notes=(*unread(run), *no_experts(run, shape), *not_known(run["software"])),
+        notes=(*unread(run), *no_gpus(run, plan), *no_experts(run, shape), *not_known(run["software"])),
         software="" if stack_of_framework(framework) else brief(framework),
     )
+
+
+def no_gpus(run: Mapping[str, Any], plan: Plan) -> list[str]:
+    return [f"it does not give its gpus: they count as {plan.gpus:g}."] * (not run.get("gpus"))
 
 
 def no_experts(run: Mapping[str, Any], shape: ModelShape) -> list[str]:

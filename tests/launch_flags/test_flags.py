@@ -371,6 +371,25 @@ def test_a_flexible_dispatcher_is_written_priced_and_read_where_a_row_can_go_to_
             read_megatron(flexible, H100)
 
 
+def test_nccls_own_dispatcher_counts_as_hybridep_whose_kernels_it_has_and_says_so():
+    script = emit_megatron(on(MIXTRAL, dispatcher="hybridep"), Plan(dp=8, ep=2))
+    own = script.replace("backend hybridep", "backend ncclep")
+    found = read_megatron(own, H100)
+    assert found.job.stack.dispatcher == "hybridep" and own != script
+    (note,) = (note for note in found.notes if "ncclep is not modelled" in note)
+    assert not any("hybridep is not modelled" in note for note in read_megatron(script, H100).notes), note
+
+
+@pytest.mark.parametrize("graphs", ["", "step", "router", "preprocess"])
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_megatron_fsdp_has_no_graphs_of_layers_beside_rows_beside_compute(zero, graphs):
+    """FullyShardedDataParallel in mcore_fsdp_adapter.py asserts it of its own, which is ZeRO-2 and 3."""
+    job = on(MIXTRAL, hides_dispatch=True, graphs=graphs)
+    job = replace(job, capacity_factor=1.25) if graphs == "step" else job
+    refused = "in Megatron-FSDP" in FRAMEWORKS["megatron"].refusal(job, Plan(dp=8, ep=8, zero=zero))
+    assert refused == (zero > 1 and graphs in ("router", "preprocess"))
+
+
 def test_fused_kernels_of_router_and_permutation_are_asked_for_priced_and_written(capsys):
     """As --what-if has them, in Megatron's words too."""
     mixture = ["--model", "mixtral-8x7b", "--gpus", "64", "--global-batch", "256", "--ep", "8", "--zero", "1"]

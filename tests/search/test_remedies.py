@@ -169,3 +169,22 @@ def test_an_optimizer_on_the_host_comes_with_the_zero_1_that_frameworks_have_it_
     assert typed["name"] == one["plan"]
     found = answer(capsys, f"{words} --search --offload optimizer")["recommended"]
     assert found["plan"]["zero"] == 1 and "megatron" in found["launched_by"]
+
+
+@pytest.mark.parametrize("alone", ["--emit accelerate", "--emit deepspeed", "--csv"])
+def test_where_no_plan_fits_a_script_that_is_not_written_leaves_the_remedies_among_the_errors(capsys, alone):
+    words = HOBBY.replace("--gpus 1", "--gpus 8").split()
+    framework = ["--framework", "deepspeed" if "deepspeed" in alone else "accelerate"]
+    assert main([*words, *framework]) == 2
+    table = capsys.readouterr().out
+    assert main([*words, *alone.split(), *framework]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.endswith(table) and "--lora 16" in table
+
+
+def test_of_the_frameworks_that_can_launch_a_remedy_that_of_its_software_comes_first(capsys):
+    words = HOBBY.replace("--gpus 1", "--gpus 8")
+    for framework in ("accelerate", "deepspeed"):
+        remedies = answer(capsys, f"{words} --framework {framework}", 2)["remedies"]
+        firsts = [each["launched_by"][0] for each in remedies if framework in each["launched_by"]]
+        assert firsts and {*firsts} == {framework}

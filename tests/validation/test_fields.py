@@ -71,6 +71,14 @@ def test_experts_that_a_model_does_not_have_are_spread_over_none():
     assert "its ep is 8, and its model has no experts: it counts as 1." in case.notes
 
 
+@pytest.mark.parametrize(("degrees", "gpus"), [({"zero": 3}, 1), ({"tp": 4, "pp": 2}, 8), ({"dp": 16}, 16)])
+def test_a_run_without_gpus_counts_as_on_those_of_its_degrees_and_says_so(degrees, gpus):
+    run = {**RUN, "gpus": None, "parallel": degrees, "batch": {"micro": 1, "global": 16, "sequence": 8192}}
+    case = express(run)
+    assert case.plan.gpus == gpus and case.notes == (f"it does not give its gpus: they count as {gpus}.",)
+    assert express({**run, "gpus": 16}).notes == ()
+
+
 def test_no_published_run_has_a_note_on_its_keys_and_words():
     assert [note for run in read_cases() for note in express(run).notes if "nobody here reads" in note] == []
     assert [note for run in read_cases() for note in express(run).notes if "should be" in note] == []
