@@ -14,7 +14,7 @@ from operator import index
 
 import numpy as np
 
-from ndparallel.base.errors import UserError, find_choice
+from ndparallel.base.errors import UserError, check_whole, find_choice
 from ndparallel.base.functions import check_parameters, file_in, in_words, is_own, own_function
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count
@@ -181,15 +181,9 @@ def most_actions(chunks: int, microbatches: int) -> int:
 
 def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) -> None:
     """Raise UserError, with the nearest valid choice, for sizes that a schedule cannot have."""
-    for what, number in (
-        ("rank", ranks),
-        ("microbatch", microbatches),
-        ("chunk", 1 if chunks is None else chunks),
-    ):
-        if not hasattr(number, "__index__"):
-            raise UserError(f"the {what} count of a schedule is {brief(number)}; it must be a whole number.")
-        if number < 1:
-            raise UserError(f"a schedule needs at least 1 {what}, not {number}.")
+    some = 1 if chunks is None else chunks
+    for what, number in (("rank", ranks), ("microbatch", microbatches), ("chunk", some)):
+        check_whole(f"the {what} count of a schedule", number)
     recipe = RECIPES.get(name)
     only = recipe.chunks if recipe else 1
     if only and chunks not in (None, only):

@@ -258,9 +258,9 @@ def test_layouts_know_the_way_back(kind):
         (("zb-v", 4, 8, 3), "zb-v keeps 2 chunks per rank, not 3: take 2, or interleaved with 3."),
         (("1f1b", 4, 8, 2), "1f1b keeps 1 chunk per rank, not 2: take 1, or interleaved with 2."),
         (("searched", 4, 8, 2), "searched keeps 1 chunk per rank, not 2: take 1, or interleaved with 2."),
-        (("1f1b", 0, 8), "a schedule needs at least 1 rank, not 0."),
-        (("1f1b", 4, 0), "a schedule needs at least 1 microbatch, not 0."),
-        (("interleaved", 4, 8, 0), "a schedule needs at least 1 chunk, not 0."),
+        (("1f1b", 0, 8), "the rank count of a schedule is 0; it must be at least 1."),
+        (("1f1b", 4, 0), "the microbatch count of a schedule is 0; it must be at least 1."),
+        (("interleaved", 4, 8, 0), "the chunk count of a schedule is 0; it must be at least 1."),
     ],
 )
 def test_what_a_schedule_cannot_do_is_one_sentence(request_, sentence):

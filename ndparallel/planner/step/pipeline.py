@@ -32,8 +32,8 @@ UNLIKE = 0.01  # by which the stages between the first and the last differ where
 
 
 class PipelineTimer(ScheduleTimer):
-    """Times one workload on the seconds of its actions, in four stages, each once, when it is asked
-    for, from those above it."""
+    """Times one workload on the seconds of its actions, in four stages, each once, when it is asked for,
+    from those above it."""
 
     def __init__(self, work: Workload) -> None:
         super().__init__(work.plan, work.plan.microbatches(work.job))
