@@ -75,6 +75,18 @@ def sends_apart(result: RankResult) -> RankResult:
     return result._replace(events=drawn)
 
 
+def ready_made(results: Sequence[RankResult]) -> str:
+    """Say which collective an answer calls that is asked to write one; nothing where it calls none."""
+    events = (event for result in results for event in map(Event._make, result.events))
+    called = [event.what[2] for event in events if event.kind == COLLECTIVE]
+    if not called:
+        return ""
+    return (
+        f"The numbers are right, but {called[0]} of collectives.py does what you are asked to write: use "
+        "gpu.send and gpu.receive alone."
+    )
+
+
 MEASURED = "The run that is measured and shown is right."
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpu import CLASSROOM, GPU, si
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, ready_made, right_everywhere
 
 WORLDS = ((8, 2000), (4, 2000), (2, 2003))  # GPUs and elements: the first is measured
 RANKS, SIZE = WORLDS[0]
@@ -48,7 +48,7 @@ def in_world(answer, ranks: int, size: int) -> Attempt:
 
     results = on_gpus(program, ranks, CLASSROOM)
     wrong = first_fault(fault(result.rank, result.value, expected) for result in results)
-    return attempt_of(results, ("step_seconds",), wrong)
+    return attempt_of(results, ("step_seconds",), wrong or ready_made(results))
 
 
 def fault(rank: int, found: np.ndarray, expected: np.ndarray) -> str:

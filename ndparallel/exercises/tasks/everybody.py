@@ -21,7 +21,7 @@ import numpy as np
 
 from gpu import CLASSROOM, GPU
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, ready_made, right_everywhere
 
 WORLDS = ((4,), (3,), (5,))  # GPUs: the first are measured
 SIZE = 100
@@ -60,7 +60,7 @@ def in_world(answer, ranks: int) -> Attempt:
         for result in results
         for source, found in enumerate(result.value)
     )
-    return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
+    return attempt_of(results, ("step_seconds", "bytes_sent"), wrong or ready_made(results))
 
 
 def fault(source: int, target: int, found: np.ndarray, ranks: int) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 from gpu import CLASSROOM, GPU
 from ndparallel.exercises import sums
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, ready_made, right_everywhere
 
 WORLDS = ((4, 500), (3, 500), (5, 502))  # GPUs and elements: the first is measured
 
@@ -53,7 +53,7 @@ def in_world(answer, ranks: int, size: int) -> Attempt:
     results = on_gpus(program, ranks, CLASSROOM)
     expected = sums.whole(ranks, size)
     wrong = first_fault(fault(result.rank, result.value, expected, ranks) for result in results)
-    return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
+    return attempt_of(results, ("step_seconds", "bytes_sent"), wrong or ready_made(results))
 
 
 def fault(rank: int, found: np.ndarray, expected: np.ndarray, ranks: int) -> str:

@@ -1,5 +1,9 @@
 """Wrong and slow answers to `everybody`. The docstring of each is in what its reader is told."""
 
+import numpy as np
+
+import collectives
+
 
 def forgets_its_own(gpu, outgoing, incoming):
     """A GPU's own piece needs no message, and has to be copied"""
@@ -72,3 +76,11 @@ def only_for_4_gpus(gpu, outgoing, incoming):
         gpu.send((gpu.rank + distance) % 4, outgoing[(gpu.rank + distance) % 4], "piece")
     for distance in (1, 2, 3):
         gpu.receive((gpu.rank - distance) % 4, "piece", into=incoming[(gpu.rank - distance) % 4])
+
+
+def ready_made(gpu, outgoing, incoming):
+    """all_to_all of collectives.py does what you are asked to write"""
+    came, ranks = np.stack(incoming), range(len(outgoing))
+    collectives.all_to_all(gpu, came, np.stack(outgoing), collectives.Group("all", ranks))
+    for array, part in zip(incoming, came):
+        array[:] = part

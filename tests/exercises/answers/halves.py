@@ -2,6 +2,7 @@
 
 import numpy as np
 
+import collectives
 from ndparallel.exercises.tasks.halves import all_gather, reduce_scatter
 
 
@@ -98,3 +99,16 @@ class OnlyFor4GPUs:
             gpu.receive((gpu.rank - 1) % 4, ("add", hop), into=into, combine=np.add)
 
     all_gather = staticmethod(all_gather)
+
+
+class ReadyMade:
+    """all_gather of collectives.py does what you are asked to write"""
+
+    reduce_scatter = staticmethod(reduce_scatter)
+
+    @staticmethod
+    def all_gather(gpu, pieces, ranks):
+        whole = np.concatenate(pieces)
+        collectives.all_gather(gpu, whole, pieces[gpu.rank], collectives.Group("all", range(ranks)))
+        for piece, came in zip(pieces, np.split(whole, ranks)):
+            piece[:] = came
