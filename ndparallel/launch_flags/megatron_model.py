@@ -61,8 +61,8 @@ def other_layers(shape: ModelShape) -> Iterator[tuple[Any, str]]:
         "norms of their own of router, experts and shared experts",
     )
     yield shape.norms != "before", "norms behind attention and MLP, or one norm for both"
-    yield not shape.norm_weights, "norms without weights"
     yield shape.embedding_norm, "a norm of the embedding"
+    yield not shape.norm_weights, "norms without weights"
     yield "head" in shape.biases, "a bias of the head"
     yield (
         is_stretched(shape) and shape.prediction_layers,
