@@ -488,7 +488,7 @@ def test_a_script_whose_experts_tp_cuts_cannot_spread_them_over_tp_too():
         "recomputation of mla_up_proj without latent attention",
     ),
     (on(MIXTRAL, graphs="step"), {}, "nobody knows their number before: add --capacity-factor"),
-    (on(job_of(), graphs="router"), {"ep": 1}, "of the router in a model without experts: it has step"),
+    (on(job_of(), graphs="router"), {"ep": 1}, "of the router in a model without experts; it has step"),
     (on(MIXTRAL, fused_experts=True), {}, "has no flags for the plan's fused_experts"),
 ])  # fmt: skip
 def test_what_megatron_checks_of_pairs_and_graphs_is_refused_in_a_sentence(job, changes, said):
