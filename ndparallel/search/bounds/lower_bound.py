@@ -1,12 +1,10 @@
 """Seconds and bytes of thousands of plans at once: closed forms where `predict` times the schedule's own
 actions.
 
-Idea   A bound from below that is near. No rank begins before a microbatch has come down to it, works less
-       than all microbatches, and is done before the last one's gradient has gone back up; the step waits for
-       the rank of which all this is longest, and for one microbatch's way through all stages and back. Of
-       what travels at the step's ends only the stage that is complete last shows gradients; where FSDP
-       keeps weights whole all stages do. FSDP's waits in every pass are exact (sharded.py), but those of
-       pairs of microbatches. Memory is the fullest rank's, exactly.
+Idea   A bound from below that is near: passes of a pipeline's ranks, which wait for one another
+       (pipeline_bound.py), and what travels at the step's ends (tails.py). FSDP's waits in every pass are
+       exact (sharded.py), but those of pairs of microbatches. Memory is the fullest rank's, exactly
+       (fullest.py).
 Cost   some hundred numpy operations, whatever the number of plans.
 Limit  What ranks wait for one another on the way (uneven stages, slow messages) is left out but in 1F1B,
        where every second microbatch waits for two messages; and of pairs of microbatches all that goes to

@@ -2,7 +2,8 @@
 hides.
 
 Idea   ndparallel.planner.step.tail times the same, bucket by bucket. Here collectives that follow one another
-       beside a pass are one sum, and the pass another: what shows is what the first has more.
+       beside a pass are one sum, and the pass another: what shows is what the first has more. Only the stage
+       that is complete last shows gradients; where FSDP keeps weights whole all stages do.
 
 Glossary: see lower_bound.py and time_columns.py.
 """
