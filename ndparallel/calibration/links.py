@@ -19,7 +19,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import whole_number
 from ndparallel.calibration.kernels import device_of
 from ndparallel.calibration.table import FittedLink, Links, fitted_link
-from ndparallel.calibration.timing import Budget, Clock, Run, Sampler, Windows, mean_seconds, median
+from ndparallel.calibration.timing import Announce, Budget, Clock, Run, Sampler, Windows, mean_seconds, median
+from ndparallel.results.progress import ignore, progress
 
 BYTES = (2**10, 2**14, 2**18, 2**22)
 REPETITIONS = 5  # of what is timed before it is known how long it takes
@@ -73,6 +74,20 @@ def joined(torch: Any) -> Iterator[None]:
         yield
     finally:
         torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def measuring(torch: Any, budget: Budget) -> Iterator[Announce]:
+    """Measure beside the other processes that torchrun has started, all within one budget; yields what
+    announces progress. Where measuring is refused the first process says why; the others end with it."""
+    try:
+        with joined(torch), progress() if is_first() else contextlib.nullcontext(ignore) as announce:
+            agree(torch, budget)
+            yield announce
+    except UserError:
+        if is_first():
+            raise
+        raise SystemExit(2) from None
 
 
 def agree(torch: Any, budget: Budget) -> None:

@@ -12,7 +12,7 @@ Limit  docs/calibration.md says what is measured and what is not. A machine whos
 
 import argparse
 import json
-from contextlib import nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ from ndparallel.calibration.kernels import (
 )
 from ndparallel.calibration.table import hardware_table, measured
 from ndparallel.calibration.timing import (
+    Announce,
     Budget,
     Clock,
     Core,
@@ -45,7 +46,6 @@ from ndparallel.calibration.timing import (
     of_kind,
 )
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.progress import ignore, progress
 from ndparallel.results.tables import quiet_table
 
 
@@ -85,14 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
     torch = load_torch()
     set_threads(torch, arguments.threads)
     keep_freed_memory()
-    try:
-        with links.joined(torch):
-            links.agree(torch, budget)
-            table = calibrate(torch, arguments.name, effort, budget, arguments.cpu_time)
-    except UserError:
-        if links.is_first():  # the others end with it, and say nothing
-            raise
-        return 2
+    with links.measuring(torch, budget) as announce:
+        samples = measured_samples(torch, effort, budget, arguments.cpu_time, announce)
+        table = calibrated(torch, arguments.name, samples, arguments.cpu_time)
     if links.is_first():
         write_atomically(path, json.dumps(table, indent=1) + "\n")
         print_json(table) if arguments.json else show(table, path)
@@ -107,20 +102,26 @@ def set_threads(torch: Any, threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def calibrate(torch: Any, name: str, effort: Effort, budget: Budget, cpu_time: bool) -> dict[str, Any]:
-    """Measure, and return what the hardware file holds. Raises UserError where measurements spread too
-    far, or are too few."""
-    this, clock, core = machine.machine(torch, name), clock_of(torch, cpu_time), Core()
+def measured_samples(
+    torch: Any, effort: Effort, budget: Budget, cpu_time: bool, announce: Announce
+) -> dict[Any, list[float]]:
+    """Measure everything in rounds. Raises UserError where measurements spread too far, or are too few."""
+    clock, core = clock_of(torch, cpu_time), Core()
+    announce("the first kernel")
+    samples = measure_in_turn(samplers(torch, effort, clock, core), effort.rounds, budget, announce)
 
     def check() -> None:
-        if not (cpu_time or this.is_gpu):
+        if not cpu_time and device_of(torch) == "cpu":
             core.check()
         check_spread(samples)
 
-    with progress() if links.is_first() else nullcontext(ignore) as announce:
-        announce("the first kernel")
-        samples = measure_in_turn(samplers(torch, effort, clock, core), effort.rounds, budget, announce)
-        links.refuse_together(torch, check)
+    links.refuse_together(torch, check)
+    return samples
+
+
+def calibrated(torch: Any, name: str, samples: Mapping[Any, list[float]], cpu_time: bool) -> dict[str, Any]:
+    """Return what the hardware file holds: the hardware that the samples show, and what was measured."""
+    this = machine.machine(torch, name)
     kernels, transfers = (of_kind(samples, kind) for kind in (Kernel, links.MeasuredTransfer))
     table = hardware_table(this, kernels, links.fitted_links(transfers), links.slowdown(transfers))
     notes = machine.versions(torch) | {"clock": "CPU seconds" if cpu_time else "wall"}

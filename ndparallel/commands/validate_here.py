@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from contextlib import nullcontext
 from statistics import fmean
 from typing import Any
 
@@ -16,7 +15,6 @@ from ndparallel.calibration.steps import StepRow, as_runs, step_rows, steps
 from ndparallel.calibration.table import measured
 from ndparallel.calibration.timing import Budget, Repeated, Sampler, Windows, measure_in_turn, of_kind
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.progress import ignore, progress
 from ndparallel.results.tables import quiet_table
 
 NAME, ROUNDS, WINDOWS, SECONDS = "here", 7, Windows(3, 0.02), 300
@@ -30,14 +28,8 @@ def validate_here(arguments: argparse.Namespace) -> int:
     keep_freed_memory()
     if arguments.cpu_time and links.launched()[0] > 1:
         raise UserError("what processes wait for one another is no CPU time: leave out --cpu-time.")
-    try:
-        with links.joined(torch), progress() if links.is_first() else nullcontext(ignore) as announce:
-            links.agree(torch, budget)
-            samples = measure_in_turn(samplers(torch, arguments.cpu_time), ROUNDS, budget, announce)
-    except UserError:
-        if links.is_first():  # the others end with it, and say nothing
-            raise
-        return 2
+    with links.measuring(torch, budget) as announce:
+        samples = measure_in_turn(samplers(torch, arguments.cpu_time), ROUNDS, budget, announce)
     if links.is_first():
         report(torch, samples, arguments)
     return 0

@@ -245,40 +245,69 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
     """Build an Accelerator from a data sheet's numbers. Raises UserError for unknown or missing keys and
     for wrong values."""
     value = {key: figure_of(name, key, given) for key, given in complete(name, table).items()}
-    limited = sustained_fraction(value)
-    inside = Link(value["latency_inside"], value["bandwidth_inside"] * value["inside_fraction"])
-    across = Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION)
     return Accelerator(
         name=name,
         description=value["description"],
         source=value["source"],
-        flops_per_second=value["peak"]["bf16"] * limited,
-        peak_flops_per_second=value["peak"],
-        matmul_fraction=limited,
-        multiprocessors=value.get("multiprocessors", 0),
-        gains=value["gains"],
-        attention_fractions=value["attention"].curves,
-        narrow_heads=value["attention"].narrow,
-        efficiency=tuple((flops, share / limited) for flops, share in value["efficiency"]),
-        memory_bandwidth_bytes_per_second=value["memory_bandwidth"] * MEMORY_FRACTION,
-        memory_bytes=value["memory"],
-        kernel_overhead_seconds=value["kernel_overhead"].eager,
-        kernel_overhead_multiples=value["kernel_overhead"].multiples,
-        host_launch_seconds=value["host_launch"].eager,
-        host_launch_multiples=value["host_launch"].multiples,
-        gpus_per_node=value["gpus_per_node"],
-        gpus_per_host=checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
-        gpus_per_leaf=value["gpus_per_leaf"] or 0,
-        gpus_linked_directly=value["gpus_linked_directly"] or 0,
-        leaf_share=value["leaf_share"],
-        inside_fraction=value["inside_fraction"],
-        inside=inside,
-        across=across,
-        collectives=link_shares(f"hardware {name!r}: collectives", value["collectives"], inside, across),
-        slowdown=value["slowdown"],
-        optimizer_fraction=value["optimizer_fraction"],
-        host_bytes_per_second=(value["bandwidth_host"] or 0.0) * HOST_FRACTION,
+        **rate_fields(value),
+        **kernel_fields(value),
+        **memory_fields(value),
+        **node_fields(name, value),
     )
+
+
+def rate_fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an Accelerator that say how fast it multiplies."""
+    limited = sustained_fraction(value)
+    return {
+        "flops_per_second": value["peak"]["bf16"] * limited,
+        "peak_flops_per_second": value["peak"],
+        "matmul_fraction": limited,
+        "multiprocessors": value.get("multiprocessors", 0),
+        "gains": value["gains"],
+        "attention_fractions": value["attention"].curves,
+        "narrow_heads": value["attention"].narrow,
+        "efficiency": tuple((flops, share / limited) for flops, share in value["efficiency"]),
+        "slowdown": value["slowdown"],
+    }
+
+
+def kernel_fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an Accelerator that say what a kernel takes whatever its size, on the GPU and on its
+    host."""
+    return {
+        "kernel_overhead_seconds": value["kernel_overhead"].eager,
+        "kernel_overhead_multiples": value["kernel_overhead"].multiples,
+        "host_launch_seconds": value["host_launch"].eager,
+        "host_launch_multiples": value["host_launch"].multiples,
+    }
+
+
+def memory_fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an Accelerator that say how large its memory is, and how fast that and its host's are."""
+    return {
+        "memory_bytes": value["memory"],
+        "memory_bandwidth_bytes_per_second": value["memory_bandwidth"] * MEMORY_FRACTION,
+        "optimizer_fraction": value["optimizer_fraction"],
+        "host_bytes_per_second": (value["bandwidth_host"] or 0.0) * HOST_FRACTION,
+    }
+
+
+def node_fields(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an Accelerator that say which GPUs are linked, and how well."""
+    inside = Link(value["latency_inside"], value["bandwidth_inside"] * value["inside_fraction"])
+    across = Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION)
+    return {
+        "gpus_per_node": value["gpus_per_node"],
+        "gpus_per_host": checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
+        "gpus_per_leaf": value["gpus_per_leaf"] or 0,
+        "gpus_linked_directly": value["gpus_linked_directly"] or 0,
+        "leaf_share": value["leaf_share"],
+        "inside_fraction": value["inside_fraction"],
+        "inside": inside,
+        "across": across,
+        "collectives": link_shares(f"hardware {name!r}: collectives", value["collectives"], inside, across),
+    }
 
 
 def complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import LaunchRule, refuse, refuse_other_software, rule_maker
+from ndparallel.launch_flags.rules import LaunchRule, has_no, refuse, refuse_other_software, rule_maker
 from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
@@ -158,7 +158,7 @@ def refuse_other_states(job: TrainingJob) -> None:
 
 
 def accelerate_lacks(what: str, instead: str) -> UserError:
-    return UserError(f"Accelerate has no {what}; {instead}.")
+    return has_no("accelerate", what, instead)
 
 
 never = rule_maker(accelerate_lacks)

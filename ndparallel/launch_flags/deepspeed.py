@@ -24,7 +24,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import is_none_of, refuse, refuse_other_software, rule_maker
+from ndparallel.launch_flags.rules import has_no, is_none_of, refuse, refuse_other_software, rule_maker
 from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
@@ -182,7 +182,7 @@ def refuse_other_states(job: TrainingJob, plan: Plan) -> None:
 
 
 def deepspeed_lacks(what: str, instead: str) -> UserError:
-    return UserError(f"DeepSpeed has no {what}; {instead}.")
+    return has_no("deepspeed", what, instead)
 
 
 never = rule_maker(deepspeed_lacks)

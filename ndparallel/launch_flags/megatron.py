@@ -25,7 +25,7 @@ from ndparallel.launch_flags.megatron_rules import (
     precision_aware,
 )
 from ndparallel.launch_flags.nodes import torchrun_nodes
-from ndparallel.launch_flags.rules import refuse
+from ndparallel.launch_flags.rules import other_software, refuse, switches_apart
 from ndparallel.launch_flags.script_text import opening
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -240,15 +240,7 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 def refuse_other_software(stack: Stack) -> None:
     """Raise UserError for software whose kernels are not those of the present Megatron-Core."""
-    other = replace(MEGATRON_CORE, **{name: getattr(stack, name) for name in FREE})
-    if other != stack and stack.name == MEGATRON_CORE.name:
-        differs = [
-            name for name in stack.__dataclass_fields__ if getattr(stack, name) != getattr(other, name)
-        ]
-        raise no_flags_for(f"the plan's {listed(differs)}")
-    if other != stack:
-        names = f"{MEGATRON_CORE.name} or {NEMO.name}"
-        raise UserError(
-            f"the plan is for {stack.name}, which is other software than {release('megatron')}: take "
-            f"--software {names}."
-        )
+    if differs := switches_apart(stack, MEGATRON_CORE, FREE):
+        if stack.name != MEGATRON_CORE.name:
+            raise other_software(stack, "megatron", (MEGATRON_CORE.name, NEMO.name))
+        raise no_flags_for(f"the plan's {listed(differs)}", "leave them as they are")

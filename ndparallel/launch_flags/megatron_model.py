@@ -6,6 +6,7 @@ Glossary: see fields.py.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.megatron_constants import (
@@ -47,39 +48,47 @@ def model_flags(shape: ModelShape) -> Iterator[str]:
 
 def refuse_other_layers(shape: ModelShape) -> None:
     """Raise UserError for layers that are put together otherwise than Megatron-Core's."""
-    for there, what in (
-        (shape.parallel, "attention and MLP that read the same input"),
-        (
-            shape.experts and shape.experts.own_norms,
-            "norms of their own of router, experts and shared experts",
-        ),
-        (shape.norms != "before", "norms behind attention and MLP, or one norm for both"),
-        (shape.windowed, "heads of their own in the layers with a window"),
-        (shape.value_width not in (0, shape.head_dim), "heads of values of another width than keys"),
-        (shape.keys_as_values, "values that are made of the keys"),
-        (shape.qk_norm == "values", "norms of values"),
-        (shape.qk_norm == "width", "a norm over all heads of queries, and of keys, together"),
-        (
-            shape.qk_norm == "unscaled" and shape.constants.unrotated,
-            "norms of queries and keys in the layers with positions alone",
-        ),
-        (shape.constants.rotated_first and shape.qk_norm, "norms of queries and keys behind their rotation"),
-        (shape.output_gate == "head", "gates of one number for each head"),
-        (shape.output_gate == "biased", "biases of their own of the gates of heads"),
-        (
-            shape.output_gate == "element" and "qkv" in shape.biases,
-            "gates of heads without the biases that queries have",
-        ),
-        (shape.embedding_norm, "a norm of the embedding"),
-        (not shape.norm_weights, "norms without weights"),
-        (
-            is_stretched(shape) and shape.prediction_layers,
-            "multi-token prediction with positions of YaRN, but in latent attention",
-        ),
-        ("head" in shape.biases, "a bias of the head"),
-    ):
+    for there, what in (*other_layers(shape), *other_attention(shape)):
         if there:
             raise no_flags_for(what)
+
+
+def other_layers(shape: ModelShape) -> Iterator[tuple[Any, str]]:
+    """What of layers and ends of the model Megatron-Core does not have, and whether it is there."""
+    yield shape.parallel, "attention and MLP that read the same input"
+    yield (
+        shape.experts and shape.experts.own_norms,
+        "norms of their own of router, experts and shared experts",
+    )
+    yield shape.norms != "before", "norms behind attention and MLP, or one norm for both"
+    yield shape.embedding_norm, "a norm of the embedding"
+    yield not shape.norm_weights, "norms without weights"
+    yield "head" in shape.biases, "a bias of the head"
+    yield (
+        is_stretched(shape) and shape.prediction_layers,
+        "multi-token prediction with positions of YaRN, but in latent attention",
+    )
+
+
+def other_attention(shape: ModelShape) -> Iterator[tuple[Any, str]]:
+    """What of attention Megatron-Core does not have, and whether it is there."""
+    gate, norm, constants = shape.output_gate, shape.qk_norm, shape.constants
+    yield shape.windowed, "heads of their own in the layers with a window"
+    yield shape.value_width not in (0, shape.head_dim), "heads of values of another width than keys"
+    yield shape.keys_as_values, "values that are made of the keys"
+    yield norm == "values", "norms of values"
+    yield norm == "width", "a norm over all heads of queries, and of keys, together"
+    yield (
+        norm == "unscaled" and constants.unrotated,
+        "norms of queries and keys in the layers with positions alone",
+    )
+    yield constants.rotated_first and norm, "norms of queries and keys behind their rotation"
+    yield gate == "head", "gates of one number for each head"
+    yield gate == "biased", "biases of their own of the gates of heads"
+    yield (
+        gate == "element" and "qkv" in shape.biases,
+        "gates of heads without the biases that queries have",
+    )
 
 
 def attention_flags(shape: ModelShape) -> Iterator[str]:

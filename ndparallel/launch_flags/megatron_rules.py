@@ -9,8 +9,7 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.rules import Condition, LaunchRule, is_none_of, rule_maker
+from ndparallel.launch_flags.rules import Condition, LaunchRule, has_no, is_none_of, rule_maker
 from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
@@ -36,7 +35,7 @@ def recomputes(job: TrainingJob, plan: Plan, *modules: str):
 
 
 def no_flags_for(what: str, instead: str = "") -> UserError:
-    return UserError(f"{release('megatron')} has no flags for {what}{f': {instead}' if instead else ''}.")
+    return has_no("megatron", f"flags for {what}", instead)
 
 
 never = rule_maker(no_flags_for)

@@ -8,6 +8,7 @@ Limit  Expert layers are all alike.
 import ast
 import re
 from dataclasses import replace
+from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import whole_number
@@ -53,12 +54,12 @@ LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 
 def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
     """Read the shape of the model. Raises UserError for sizes that are missing or that no model can have."""
     layers, hidden, heads = (flags.number(fields.SIZES[name]) for name in ("layers", "hidden", "heads"))
-    activation = activation_from(flags)
-    position = position_from(flags)
+    activation, position = activation_from(flags), position_from(flags)
     norm = flags.word("--normalization", "LayerNorm", NORMALIZATIONS)
     latent = latent_from(flags) if flags.has("--multi-latent-attention") else None
     ffn = ffn_from(flags, hidden, activation)
     assume_words(flags, activation)
+    biases = biases_from(flags, norm, bool(latent))
     shape = ModelShape(
         "a model",
         layers,
@@ -71,21 +72,28 @@ def shape_from(flags: GivenFlags, vocab: int | None) -> ModelShape:
         norm=norm,
         position=position,
         positions=flags.number("--max-position-embeddings") if position == "learned" else 0,
-        biases=(biases := biases_from(flags, norm, bool(latent))),
-        qk_norm="" if latent else flags.one_of(QK_NORMS, ""),
-        sinks=flags.word("--softmax-type", "vanilla", SOFTMAXES),
-        window=window_from(flags),
-        whole_layers=whole_layers_from(flags, layers),
+        biases=biases,
+        **attention_from(flags, layers, latent),
         prediction_layers=flags.number_or(fields.PREDICTION, 0),
         tied_embeddings=not flags.has("--untie-embeddings-and-output-weights"),
-        latent=latent,
-        linear=linear_from(flags, layers),
-        output_gate="queries" if flags.has(fields.OUTPUT_GATE) else "",
         experts=experts_from(flags, layers, ffn, "mlp" in biases),
         constants=replace(constants_from(flags), unrotated=unrotated_from(flags, layers)),
         source="a Megatron command line",
     )
     return replace(shape, name=known_name(shape))
+
+
+def attention_from(flags: GivenFlags, layers: int, latent: LatentAttention | None) -> dict[str, Any]:
+    """The fields of a ModelShape that say what attention its layers have, beside its sizes."""
+    return {
+        "latent": latent,
+        "qk_norm": "" if latent else flags.one_of(QK_NORMS, ""),
+        "sinks": flags.word("--softmax-type", "vanilla", SOFTMAXES),
+        "window": window_from(flags),
+        "whole_layers": whole_layers_from(flags, layers),
+        "linear": linear_from(flags, layers),
+        "output_gate": "queries" if flags.has(fields.OUTPUT_GATE) else "",
+    }
 
 
 def activation_from(flags: GivenFlags) -> str:

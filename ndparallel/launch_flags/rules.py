@@ -6,16 +6,17 @@ Limit  What a whole job cannot have (its model, its numbers' type) is no rule of
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import listed
-from ndparallel.launch_flags.frozen import frozen, release
+from ndparallel.launch_flags.frozen import release
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import find_stack
+from ndparallel.planner.stack import Stack
 
 Condition = Callable[[TrainingJob, Plan], Any]
 
@@ -27,6 +28,11 @@ class LaunchRule:
 
     breaks: Condition
     refusal: Callable[[TrainingJob, Plan], UserError]
+
+
+def has_no(framework: str, what: str, instead: str = "") -> UserError:
+    """The refusal of what a framework's release does not have, with what to do instead."""
+    return UserError(f"{release(framework)} has no {what}{f'; {instead}' if instead else ''}.")
 
 
 def rule_maker(lacks: Callable[[str, str], UserError]) -> Callable[[str, str, Condition], LaunchRule]:
@@ -63,14 +69,26 @@ def refuse_other_software(
     """Raise UserError for software that is not one of the framework's, or differs in more than what is `free`
     to choose, for which it has no key."""
     if job.stack.name not in stacks:
-        raise UserError(
-            f"the plan is for {job.stack.name}, which is other software than {release(framework)}: take "
-            f"--software {stacks[0]}."
-        )
-    own, given = asdict(find_stack(job.stack.name)), asdict(job.stack)
-    if differs := [name for name in own if own[name] != given[name] and name not in free]:
-        by = frozen(framework)["framework"]
-        raise UserError(f"{by} has no key for the plan's {listed(differs)}; leave them as they are.")
+        raise other_software(job.stack, framework, stacks)
+    if differs := switches_apart(job.stack, find_stack(job.stack.name), free):
+        raise has_no(framework, f"key for the plan's {listed(differs)}", "leave them as they are")
+
+
+def other_software(stack: Stack, framework: str, stacks: Sequence[str]) -> UserError:
+    """The refusal of software that is none of the framework's `stacks`."""
+    return UserError(
+        f"the plan is for {stack.name}, which is other software than {release(framework)}: take --software "
+        f"{' or '.join(stacks)}."
+    )
+
+
+def switches_apart(stack: Stack, other: Stack, free: Sequence[str]) -> list[str]:
+    """Names of the switches in which two stacks differ, but for those that are `free` to choose."""
+    return [
+        each.name
+        for each in fields(Stack)
+        if each.name not in free and getattr(stack, each.name) != getattr(other, each.name)
+    ]
 
 
 def is_none_of(values: Iterable, word: Any) -> Any:

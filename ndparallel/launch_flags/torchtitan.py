@@ -12,13 +12,12 @@ Glossary
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import in_docstring
 from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import torchrun_nodes
-from ndparallel.launch_flags.rules import refuse
+from ndparallel.launch_flags.rules import other_software, refuse
 from ndparallel.launch_flags.torchtitan_models import Flavor, flavor_of, torchtitan_lacks
 from ndparallel.launch_flags.torchtitan_rules import RULES, compiled
 from ndparallel.pipeline.catalog import names_in
@@ -122,10 +121,7 @@ def options_of_model(job: TrainingJob, plan: Plan, found: Flavor) -> Iterator[st
 
 def refuse_other_software(job: TrainingJob) -> None:
     if job.stack.name not in STACKS:
-        raise UserError(
-            f"the plan is for {job.stack.name}, which is other software than torchtitan: take --software "
-            f"{' or '.join(STACKS)}."
-        )
+        raise other_software(job.stack, "torchtitan", STACKS)
 
 
 def refuse_other_number_types(job: TrainingJob) -> None:

@@ -10,8 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ndparallel.base.errors import UserError
-from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.rules import LaunchRule, rule_maker
+from ndparallel.launch_flags.rules import LaunchRule, has_no, rule_maker
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
@@ -108,7 +107,7 @@ def flavor_of(job: TrainingJob) -> Flavor:
 
 
 def torchtitan_lacks(what: str, instead: str) -> UserError:
-    return UserError(f"{release('torchtitan')} has no {what}; {instead}.")
+    return has_no("torchtitan", what, instead)
 
 
 never = rule_maker(torchtitan_lacks)

@@ -80,8 +80,8 @@ class Recipe:
         peak_in_flight    (m, r, p, v) -> the most that rank r keeps at any time, in chunks of one microbatch.
                           A search may keep less
         memory_limit      p -> as many as a search may keep; None where an order is written
-    What bounds its seconds from below (`ndparallel.search.bounds.lower_bound`): `splits` and `pairs` are what
-    the program does; what else is left out bounds less
+    What bounds its seconds from below (`ndparallel.search.bounds.pipeline_bound`): `splits` and `pairs` are
+    what the program does; what else is left out bounds less
         head_start        p -> the most forwards that rank 0 does before its first I; None: unknown
         splits            whether some backwards are split into I and W, so that the last gradients go up
                           before weights are done

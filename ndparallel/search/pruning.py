@@ -23,7 +23,8 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.stack import Stack
 from ndparallel.search.bounds.depth import StagePartition, depth_of
-from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
+from ndparallel.search.bounds.fullest import peak_bytes
+from ndparallel.search.bounds.lower_bound import least_seconds
 from ndparallel.search.bounds.memory_columns import memory_table
 from ndparallel.search.bounds.plan_table import PlanTable, joined, take
 from ndparallel.search.bounds.time_columns import time_tables

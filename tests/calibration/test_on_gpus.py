@@ -9,6 +9,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.calibration import links
 from ndparallel.calibration.kernels import CHAIN, SIZES, Kernel, clock_of, in_graph, kernels, more_kernels
 from ndparallel.calibration.links import BYTES, MeasuredTransfer, fitted_links, slowdown
+from ndparallel.calibration.timing import Budget
 
 ANSWERS = {"cuda.is_available": True, "cuda.get_device_capability": (9, 0)}
 
@@ -58,6 +59,15 @@ def test_the_group_is_left_where_measuring_fails(monkeypatch):
     with pytest.raises(UserError), links.joined(torch):
         raise UserError("busy")
     assert torch.names()[-1] == "distributed.destroy_process_group"
+
+
+@pytest.mark.parametrize("rank, ends_with", [("0", UserError), ("1", SystemExit)])
+def test_where_measuring_is_refused_the_first_process_alone_says_why(rank, ends_with, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    with pytest.raises(ends_with) as ended, links.measuring(FakeTorch(), Budget(1.0)):
+        raise UserError("busy")
+    assert f"{ended.value}" == {"0": "busy", "1": "2"}[rank]
 
 
 def test_variables_that_no_torchrun_has_set_are_told(monkeypatch):

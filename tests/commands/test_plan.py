@@ -588,7 +588,7 @@ def test_json_has_the_seconds_of_sharing_only_where_ports_are_shared(capsys):
     ("options", "said"),
     [
         ("--schedule zb-h1", "Megatron-Core 0.19.2 has no flags for the schedule zb-h1"),
-        ("--software deepspeed --zero 3", "DeepSpeed has no ZeRO-3 in a pipeline"),
+        ("--software deepspeed --zero 3", "DeepSpeed 0.19.6 has no ZeRO-3 in a pipeline"),
         ("--software torchtitan", ""),
         ("--software megatron-2021", ""),
     ],

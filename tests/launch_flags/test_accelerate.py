@@ -92,7 +92,7 @@ def test_what_is_written_is_read_back(model, cp, sharded, micro_batch, recompute
     try:
         text = emit_accelerate(job, plan)
     except UserError as reason:
-        assert "Accelerate has no" in str(reason)
+        assert "Accelerate 1.15.0 has no" in str(reason)
         assume(False)
     found = read(text, model=model, variables={})
     assert (found.job, found.plan) == (job, plan)
@@ -120,7 +120,7 @@ def test_a_plan_of_other_software_is_not_written_as_accelerates():
     with pytest.raises(UserError, match="other software than Accelerate 1.15.0: take --software accelerate"):
         emit_accelerate(job_of(stack=find_stack("torchtitan")), Plan(dp=16, zero=3))
     other = replace(find_stack("accelerate"), prefetch=False)
-    with pytest.raises(UserError, match="Accelerate has no key for the plan's prefetch"):
+    with pytest.raises(UserError, match="Accelerate 1.15.0 has no key for the plan's prefetch"):
         emit_accelerate(job_of(stack=other), Plan(dp=16, zero=3))
 
 

@@ -466,10 +466,10 @@ def test_a_script_whose_experts_tp_cuts_cannot_spread_them_over_tp_too():
 
 
 @pytest.mark.parametrize(("job", "changes", "said"), [
-    (BIASED, {"tp": 2, "sequence_parallel": True}, "experts with biases that tp cuts: give --expert-tensor"),
-    (BESIDE, {"chunks": 1, "schedule": "1f1b"}, "in a pipeline of one chunk: take several"),
-    (on(BESIDE, dispatcher="allgather"), {}, "with the dispatcher allgather: take another"),
-    (BESIDE, {"recompute": "full"}, "where experts are recomputed: recompute less"),
+    (BIASED, {"tp": 2, "sequence_parallel": True}, "experts with biases that tp cuts; give --expert-tensor"),
+    (BESIDE, {"chunks": 1, "schedule": "1f1b"}, "in a pipeline of one chunk; take several"),
+    (on(BESIDE, dispatcher="allgather"), {}, "with the dispatcher allgather; take another"),
+    (BESIDE, {"recompute": "full"}, "where experts are recomputed; recompute less"),
     (on(BESIDE, selective=("moe",), graphs=""), {"recompute": "selective"}, "where experts are recomputed"),
     (on(MIXTRAL, graphs="preprocess"), {"recompute": "full"}, "graphs of layers where experts are recomp"),
     (on(MIXTRAL, graphs="router", dropout=True), {"recompute": "selective"}, "recomputed with dropout"),
@@ -487,8 +487,8 @@ def test_a_script_whose_experts_tp_cuts_cannot_spread_them_over_tp_too():
         {"recompute": "selective", "recompute_modules": ("mla_up_proj",)},
         "recomputation of mla_up_proj without latent attention",
     ),
-    (on(MIXTRAL, graphs="step"), {}, "nobody knows their number before: add --capacity-factor"),
-    (on(job_of(), graphs="router"), {"ep": 1}, "of the router in a model without experts: it has step"),
+    (on(MIXTRAL, graphs="step"), {}, "nobody knows their number before; add --capacity-factor"),
+    (on(job_of(), graphs="router"), {"ep": 1}, "of the router in a model without experts; it has step"),
     (on(MIXTRAL, fused_experts=True), {}, "has no flags for the plan's fused_experts"),
 ])  # fmt: skip
 def test_what_megatron_checks_of_pairs_and_graphs_is_refused_in_a_sentence(job, changes, said):

@@ -334,7 +334,7 @@ def test_megatron_has_no_chunks_and_norms_queries_and_keys_in_all_layers_or_none
     with pytest.raises(UserError, match="norms of queries and keys in the layers with positions alone"):
         emit_megatron(scout, Plan(dp=8))
     with pytest.raises(
-        UserError, match="no flags for attention in chunks: take a sequence of one chunk, at most 8192"
+        UserError, match="no flags for attention in chunks; take a sequence of one chunk, at most 8192"
     ):
         emit_megatron(replace(job_of("llama-4-maverick"), sequence=8193), Plan(dp=8))
     turned = shape_of(presets()["llama-4-scout"]["config"] | {"no_rope_layers": [1] * 48}, "m", "")

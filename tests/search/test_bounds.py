@@ -25,7 +25,8 @@ from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.step.framework import framework_workload
 from ndparallel.search.bounds.depth import depth_of
-from ndparallel.search.bounds.lower_bound import lower_bound, spread, through
+from ndparallel.search.bounds.lower_bound import lower_bound, spread
+from ndparallel.search.bounds.pipeline_bound import through
 from ndparallel.search.bounds.time_columns import time_tables
 from ndparallel.search.candidates import candidates
 from ndparallel.search.space import SearchSpace

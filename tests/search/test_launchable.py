@@ -186,6 +186,6 @@ def test_what_a_framework_does_not_have_is_refused_with_what_it_has():
         search(job(software="torchtitan"), 16, {"zero": 1})
     for zero, pp in ((3, 4), (2, 2)):
         said = FRAMEWORKS["deepspeed"].refusal(JOBS["deepspeed"], Plan(pp=pp, dp=64 // pp, zero=zero))
-        assert said == f"DeepSpeed has no ZeRO-{zero} in a pipeline; take --zero 0 or 1."
+        assert said == f"DeepSpeed 0.19.6 has no ZeRO-{zero} in a pipeline; take --zero 0 or 1."
     assert not FRAMEWORKS["deepspeed"].refusal(JOBS["deepspeed"], Plan(pp=2, dp=32, zero=1))
     assert not FRAMEWORKS["deepspeed"].refusal(JOBS["deepspeed"], Plan(dp=64, zero=2))

@@ -50,6 +50,11 @@ class UnitSeconds(NamedTuple):
     backward_weight: TimeBreakdown
 
     @property
+    def passes(self) -> tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown]:
+        """F, I and W; what is recomputed counts as I."""
+        return self.forward, self.recompute + self.backward_input, self.backward_weight
+
+    @property
     def backward(self) -> TimeBreakdown:
         return self.recompute + self.backward_input + self.backward_weight
 

@@ -1,47 +1,20 @@
-"""Families of models whose every layer has one MLP.
+"""Families of models with RMSNorm, whose every layer has one MLP.
 
-Idea   One row per family; see family.py for what a row says, and for its limit.
+Idea   One row per family, and the functions that read what it alone has; see family.py for what a row says,
+       and for its limit.
 
 Glossary: see `ndparallel.planner.models.shape`.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from ndparallel.planner.models import parts_of_config
-from ndparallel.planner.models.family import (
-    ALL_BUT_THE_HEAD,
-    AS_HEADS,
-    AS_HIDDEN,
-    FOUR_TIMES,
-    PER_HEAD,
-    PLAIN_ACTIVATIONS,
-    Q_K_V_AND_OUTPUT,
-    Family,
-)
+from ndparallel.planner.models.config import Config
+from ndparallel.planner.models.constants import constants_of
+from ndparallel.planner.models.family import AS_HEADS, PER_HEAD, PLAIN_ACTIVATIONS, Q_K_V_AND_OUTPUT, Family
+from ndparallel.planner.models.parts_of_config import gated_delta_net, latent_attention, listed_words
 
-GPT2 = Family(
-    "GPT2Config",
-    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "ffn": FOUR_TIMES, "tied": True},
-    activations=PLAIN_ACTIVATIONS,
-    norm="layernorm",
-    position="learned",
-    biases=ALL_BUT_THE_HEAD,
-    must={"add_cross_attention": False},
-)
-MPT = Family(
-    "MptConfig",
-    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "ffn": FOUR_TIMES, "tied": True},
-    activation="gelu",
-    norm="layernorm",
-    position="alibi",
-    must={
-        "no_bias": True,
-        "expansion_ratio": 4,
-        "attn_config.attn_type": "multihead_attention",
-        "attn_config.alibi": True,
-        "attn_config.qk_ln": False,
-    },
-)
 LLAMA = Family(
     "LlamaConfig",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False, "mlp_bias": False},
@@ -70,7 +43,7 @@ QWEN3_5 = replace(
         "linear_value_dim": 128,
         "linear_conv": 4,
     },
-    linear=parts_of_config.gated_delta_net,
+    linear=gated_delta_net,
     output_gate="queries",
 )
 PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
@@ -109,93 +82,6 @@ GEMMA3 = replace(
     qk_norm="head",
     full_every=6,
 )
-GPT_NEOX = Family(
-    "GPTNeoXConfig",
-    {
-        "kv_heads": AS_HEADS,
-        "head_dim": PER_HEAD,
-        "tied": False,
-        "attention_bias": True,
-        "parallel_residual": True,
-    },
-    activations=PLAIN_ACTIVATIONS,
-    norm="layernorm",
-    biases=("mlp", "norm"),
-    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    words=parts_of_config.neox_words,
-)
-FALCON = Family(
-    "FalconConfig",
-    {
-        "kv_heads": AS_HEADS,
-        "head_dim": PER_HEAD,
-        "ffn": FOUR_TIMES,
-        "tied": True,
-        "activation": "gelu",
-        "bias": False,
-        "alibi": False,
-        "multi_query": True,
-        "parallel_attention": True,
-        "new_decoder": False,
-    },
-    spellings={"ffn": ("ffn_hidden_size",), "kv_heads": ("num_kv_heads",), "activation": ("activation",)},
-    activations=PLAIN_ACTIVATIONS,
-    norm="layernorm",
-    biases=("norm",),
-    bias_flags={"bias": ("qkv", "output", "mlp")},
-    words=parts_of_config.falcon_words,
-)
-BLOOM = Family(
-    "BloomConfig",
-    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "ffn": FOUR_TIMES, "tied": True},
-    spellings={"hidden": ("hidden_size", "n_embed")},
-    activation="gelu",
-    norm="layernorm",
-    position="alibi",
-    biases=ALL_BUT_THE_HEAD,
-    embedding_norm=True,
-)
-OPT = Family(
-    "OPTConfig",
-    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": True, "embedding_width": AS_HIDDEN},
-    spellings={"ffn": ("ffn_dim",)},
-    activations=PLAIN_ACTIVATIONS,
-    norm="layernorm",
-    position="learned",
-    biases=ALL_BUT_THE_HEAD,
-    words=parts_of_config.opt_words,
-    must={
-        "do_layer_norm_before": True,
-        "enable_bias": True,
-        "layer_norm_elementwise_affine": True,
-        "_remove_final_layer_norm": False,
-    },
-)
-NEMOTRON = Family(
-    "NemotronConfig",
-    {"head_dim": PER_HEAD, "tied": False, "attention_bias": False, "mlp_bias": False},
-    activations=PLAIN_ACTIVATIONS,
-    norm="layernorm",
-    biases=("norm",),
-    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "mlp_bias": ("mlp",)},
-)
-COHERE = Family(
-    "CohereConfig",
-    {"head_dim": PER_HEAD, "tied": True, "attention_bias": False, "qk_norm": False},
-    norm="layernorm",
-    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    norms="shared",
-    parallel=True,
-    words=parts_of_config.cohere_words,
-)
-COHERE2 = replace(
-    COHERE,
-    class_name="Cohere2Config",
-    defaults={"head_dim": PER_HEAD, "tied": True, "attention_bias": False, "window": 4096},
-    full_every=4,
-    rotates_windows_alone=True,
-    words=lambda config: {},
-)
 GLM4 = Family(
     "Glm4Config",
     {"tied": False, "attention_bias": True},
@@ -208,51 +94,6 @@ SEED_OSS = Family(
     spellings={"output_bias": ("attention_out_bias",)},
     bias_flags={"attention_bias": ("qkv",), "output_bias": ("output",), "mlp_bias": ("mlp",)},
 )
-GPT_BIGCODE = replace(
-    GPT2,
-    class_name="GPTBigCodeConfig",
-    defaults={**GPT2.defaults, "multi_query": True},
-    words=parts_of_config.bigcode_words,
-)
-STARCODER2 = Family(
-    "Starcoder2Config",
-    {"head_dim": PER_HEAD, "tied": True, "bias": True},
-    spellings={"bias": ("use_bias",)},
-    activations=PLAIN_ACTIVATIONS,
-    norm="layernorm",
-    biases=("norm",),
-    bias_flags={"bias": ("qkv", "output", "mlp")},
-)
-STABLELM = Family(
-    "StableLmConfig",
-    {"head_dim": PER_HEAD, "tied": False, "qkv_bias": False, "parallel_residual": False},
-    spellings={"qkv_bias": ("use_qkv_bias",)},
-    norm="layernorm",
-    biases=("norm",),
-    bias_flags={"qkv_bias": ("qkv",)},
-    words=parts_of_config.stablelm_words,
-    must={"qk_layernorm": False},
-)
-PHI = Family(
-    "PhiConfig",
-    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False},
-    activations=PLAIN_ACTIVATIONS,
-    norm="layernorm",
-    biases=(*ALL_BUT_THE_HEAD, "head"),
-    norms="shared",
-    parallel=True,
-    must={"qk_layernorm": False},
-)
-GPTJ = Family(
-    "GPTJConfig",
-    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "ffn": FOUR_TIMES, "tied": False},
-    activations=PLAIN_ACTIVATIONS,
-    norm="layernorm",
-    biases=("mlp", "norm", "head"),
-    norms="shared",
-    parallel=True,
-)
-CODEGEN = replace(GPTJ, class_name="CodeGenConfig")
 ARCEE = replace(LLAMA, class_name="ArceeConfig", activations=PLAIN_ACTIVATIONS)
 INTERNLM3 = replace(
     LLAMA,
@@ -284,12 +125,18 @@ ERNIE4_5 = Family(
     spellings={"bias": ("use_bias",)},
     bias_flags={"bias": ("qkv", "output", "mlp")},
 )
+
+
+def hunyuan_words(config: Config) -> Mapping[str, Any]:
+    return {"constants": replace(constants_of(config.entries), rotated_first=True)}
+
+
 HUNYUAN = Family(
     "HunYuanDenseV1Config",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
-    words=parts_of_config.hunyuan_words,
+    words=hunyuan_words,
 )
 EXAONE4 = Family(
     "Exaone4Config",
@@ -307,11 +154,17 @@ GRANITE_SWA = replace(
     full_every=4,
     full_first=True,
 )
+
+
+def hyperclovax_words(config: Config) -> Mapping[str, Any]:
+    return {"norms": "both" if config.flag("post_norm") else "before"}
+
+
 HYPERCLOVAX = replace(
     GRANITE,
     class_name="HyperCLOVAXConfig",
     defaults={**GRANITE.defaults, "post_norm": True},
-    words=parts_of_config.hyperclovax_words,
+    words=hyperclovax_words,
 )
 GEMMA = Family(
     "GemmaConfig",
@@ -323,13 +176,6 @@ GLM = Family(
     "GlmConfig",
     {"head_dim": 128, "tied": False, "attention_bias": True},
     bias_flags={"attention_bias": ("qkv",)},
-)
-OLMO = Family(
-    "OlmoConfig",
-    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
-    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    norm="layernorm",
-    norm_weights=False,
 )
 NANOCHAT = Family(
     "NanoChatConfig",
@@ -344,13 +190,13 @@ MINICPM3 = Family(
     "MiniCPM3Config",
     {"tied": True, "attention_bias": False, "mlp_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "mlp_bias": ("mlp",)},
-    latent=parts_of_config.latent_attention,
+    latent=latent_attention,
 )
 YOUTU = Family(
     "YoutuConfig",
     {"tied": True, "attention_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    latent=parts_of_config.latent_attention,
+    latent=latent_attention,
 )
 EXAONE = replace(
     LLAMA,
@@ -373,17 +219,12 @@ MUSE_GLIMMER = Family(
     norms="both",
     qk_norm="unscaled",
     output_gate="element",
-    words=parts_of_config.listed_words,
+    words=listed_words,
     must={"attention_bias": False},
 )
 OLMO_HYBRID = replace(
     OLMO2,
     class_name="OlmoHybridConfig",
     defaults={**OLMO2.defaults, "attention_every": 4, "linear_conv": 4},
-    linear=parts_of_config.gated_delta_net,
-)
-JAIS2 = replace(
-    NEMOTRON,
-    class_name="Jais2Config",
-    defaults={**NEMOTRON.defaults, "kv_heads": AS_HEADS, "attention_bias": True, "mlp_bias": True},
+    linear=gated_delta_net,
 )

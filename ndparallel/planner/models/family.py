@@ -1,7 +1,7 @@
 """One family of models: what a config.json does not say, the architecture that its `model_type` stands for.
 
-Idea   A row of dense_families.py, mixture_families.py, windowed_families.py or gated_families.py. Norm,
-       positions, biases and the layout of experts are the family's; sizes are the file's.
+Idea   A row of one of the files beside this one, whose names end in _families or _mixtures. Norm, positions,
+       biases and the layout of experts are the family's; sizes are the file's.
 Limit  A key may be missing only where transformers' own configuration class has a default on which published
        files rely; those are the `defaults` (src/transformers/models/*/configuration_*.py). Where a family
        could be built otherwise (a bias, another attention) and we could not count it, `must` names the key

@@ -1,92 +1,94 @@
-"""Families of models whose layers, or some of them, are mixtures of experts.
+"""Families of models with mixtures of experts that are laid out neither as DeepSeek's nor as Qwen's
+(deepseek_mixtures.py, qwen_mixtures.py).
 
-Idea   One row per family; see family.py for what a row says, and for its limit.
+Idea   One row per family, and the functions that read what it alone has; see family.py for what a row says,
+       and for its limit.
 
 Glossary: see `ndparallel.planner.models.shape`.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from ndparallel.planner.models import parts_of_config
-from ndparallel.planner.models.dense_families import COHERE2, HUNYUAN, OLMO2, QWEN3, QWEN3_5
-from ndparallel.planner.models.family import AS_EXPERT, AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family
+from ndparallel.planner.models.config import Config
+from ndparallel.planner.models.constants import constants_of
+from ndparallel.planner.models.dense_families import HUNYUAN, OLMO2
+from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.family import AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family
+from ndparallel.planner.models.kinds import layers_with
+from ndparallel.planner.models.layernorm_families import COHERE2
+from ndparallel.planner.models.parts_of_config import (
+    DENSE,
+    FULL,
+    dense_layers,
+    experts_of,
+    mlp_kinds,
+)
+from ndparallel.planner.models.sizes import checked_size
 
-MIXTRAL = Family(
-    "MixtralConfig", {"head_dim": PER_HEAD, "tied": False}, experts=parts_of_config.mixtral_experts
-)
-MINIMAX_M2 = Family(
-    "MiniMaxM2Config", {"tied": False}, qk_norm="width", experts=parts_of_config.gpt_oss_experts
-)
-QWEN2_MOE = Family(
-    "Qwen2MoeConfig",
-    {
-        "head_dim": PER_HEAD,
-        "tied": False,
-        "qkv_bias": True,
-        "every": 1,
-        "dense_layers": [],
-        "use_window": False,
-    },
-    bias_flags={"qkv_bias": ("qkv",)},
-    experts=parts_of_config.qwen2_experts,
-)
-QWEN3_MOE = replace(
-    QWEN3,
-    class_name="Qwen3MoeConfig",
-    defaults={**QWEN3.defaults, "every": 1, "dense_layers": []},
-    experts=parts_of_config.qwen3_experts,
-)
-QWEN3_NEXT = replace(
-    QWEN3_5,
-    class_name="Qwen3NextConfig",
-    defaults={**QWEN3_5.defaults, "every": 1, "dense_layers": []},
-    linear=parts_of_config.joined_delta_net,
-    experts=parts_of_config.qwen2_experts,
-)
-QWEN3_5_MOE = replace(
-    QWEN3_5,
-    class_name="Qwen3_5MoeTextConfig",
-    spellings={"ffn": ("moe_intermediate_size",)},
-    experts=parts_of_config.qwen3_5_experts,
-)
-DEEPSEEK_V2 = Family(
-    "DeepseekV2Config",
-    {"tied": False, "attention_bias": False, "every": 1},
-    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    latent=parts_of_config.latent_attention,
-    experts=parts_of_config.deepseek_v2_experts,
-    must={"mlp_bias": False},
-)
-DEEPSEEK_V3 = replace(
-    DEEPSEEK_V2,
-    class_name="DeepseekV3Config",
-    defaults={**DEEPSEEK_V2.defaults, "groups": 8, "top_groups": 4},
-    experts=parts_of_config.deepseek_v3_experts,
-)
-MISTRAL4 = replace(
-    DEEPSEEK_V2, class_name="Mistral4Config", defaults={**DEEPSEEK_V2.defaults, "first_dense": 0}
-)
-GLM4_MOE_LITE = replace(
-    DEEPSEEK_V3,
-    class_name="Glm4MoeLiteConfig",
-    defaults={**DEEPSEEK_V2.defaults, "first_dense": 1, "groups": 1, "top_groups": 1},
-)
-OLMOE = replace(OLMO2, class_name="OlmoeConfig", norms="before", experts=parts_of_config.mixtral_experts)
+CHUNKED = "chunked_attention"  # of layer_types
+
+
+def mixtral_experts(config: Config) -> Experts:
+    return experts_of(config, "ffn")
+
+
+MIXTRAL = Family("MixtralConfig", {"head_dim": PER_HEAD, "tied": False}, experts=mixtral_experts)
+
+
+def gpt_oss_experts(config: Config) -> Experts:
+    return replace(mixtral_experts(config), router_bias=True)
+
+
+MINIMAX_M2 = Family("MiniMaxM2Config", {"tied": False}, qk_norm="width", experts=gpt_oss_experts)
+OLMOE = replace(OLMO2, class_name="OlmoeConfig", norms="before", experts=mixtral_experts)
 PHIMOE = Family(
     "PhimoeConfig",
     {"head_dim": PER_HEAD, "tied": False, "attention_bias": False, "head_bias": False},
     norm="layernorm",
     biases=("norm",),
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "head_bias": ("head",)},
-    experts=parts_of_config.mixtral_experts,
+    experts=mixtral_experts,
 )
-GLM4_MOE = Family(
-    "Glm4MoeConfig",
-    {"tied": False, "attention_bias": False, "qk_norm": False, "every": 1},
-    bias_flags={"attention_bias": ("qkv",)},
-    experts=parts_of_config.deepseek_v3_experts,
-    words=parts_of_config.glm4_words,
-)
+
+
+def llama4_experts(config: Config) -> Experts:
+    """In the layers that are listed, else in the last of every N; beside them one as wide serves every
+    token."""
+    layers, every = range(config.size("layers")), config.size("every")
+    mixed = (
+        config.layer_numbers("mixed_layers")
+        if config.has("mixed_layers")
+        else {layer for layer in layers if (layer + 1) % every == 0}
+    )
+    dense, experts = tuple(layer for layer in layers if layer not in mixed), experts_of(config)
+    return replace(experts, shared_experts=1, shared_ffn=experts.ffn, dense_layers=dense)
+
+
+def chunks(config: Config, unrotated: tuple[int, ...]) -> dict[str, Any]:
+    """The chunk, and the layers that see the whole sequence: as `layer_types` lists them, or those without
+    positions."""
+    kinds = config.layer_kinds("layer_types", (FULL, CHUNKED))
+    whole = layers_with(FULL, kinds) if kinds else unrotated
+    return {"window": config.size("chunk"), "whole_layers": whole, "chunked": True}
+
+
+def llama4_words(config: Config) -> Mapping[str, Any]:
+    """Every fourth layer has no positions where the file does not say which; the others have chunks, and may
+    have norms of queries and keys."""
+    every = config.entries.get("no_rope_layer_interval") or 4
+    tuned = config.entries.get("attn_temperature_tuning", True)  # 4 in older files
+    warmer = {"attn_scale": 0.1, "floor_scale": 8192} if tuned else {}
+    constants = constants_of({**warmer, **config.entries, "no_rope_layer_interval": every})
+    unrotated = tuple(layer for layer in constants.unrotated if layer < config.size("layers"))
+    return {
+        "qk_norm": "unscaled" if config.flag("qk_norm") else "",
+        "constants": replace(constants, unrotated=unrotated, scores="sigmoid", scaled_inputs=True),
+        **chunks(config, unrotated),
+    }
+
+
 LLAMA4 = Family(
     "Llama4TextConfig",
     {
@@ -99,9 +101,16 @@ LLAMA4 = Family(
     },
     spellings={"ffn": ("intermediate_size_mlp",), "expert_ffn": ("intermediate_size",)},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    experts=parts_of_config.llama4_experts,
-    words=parts_of_config.llama4_words,
+    experts=llama4_experts,
+    words=llama4_words,
 )
+
+
+def gpt_oss_words(config: Config) -> Mapping[str, Any]:
+    """The activation's clamp, 7 where the file does not say."""
+    return {"constants": constants_of({"swiglu_limit": 7.0, **config.entries})}
+
+
 GPT_OSS = Family(
     "GptOssConfig",
     {"head_dim": 64, "tied": False, "attention_bias": True, "window": 128},
@@ -109,21 +118,28 @@ GPT_OSS = Family(
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     sinks=True,
     full_every=2,
-    experts=parts_of_config.gpt_oss_experts,
-    words=parts_of_config.gpt_oss_words,
+    experts=gpt_oss_experts,
+    words=gpt_oss_words,
 )
-FLEX_OLMO = replace(OLMO2, class_name="FlexOlmoConfig", experts=parts_of_config.mixtral_experts)
+FLEX_OLMO = replace(OLMO2, class_name="FlexOlmoConfig", experts=mixtral_experts)
 GRANITEMOE = replace(
     MIXTRAL,
     class_name="GraniteMoeConfig",
     defaults={"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
 )
+
+
+def granite_experts(config: Config) -> Experts:
+    width = config.size_or_zero("shared_ffn")
+    return replace(mixtral_experts(config), shared_experts=int(width > 0), shared_ffn=width)
+
+
 GRANITEMOESHARED = replace(
     GRANITEMOE,
     class_name="GraniteMoeSharedConfig",
     spellings={"shared_ffn": ("shared_intermediate_size",)},
-    experts=parts_of_config.granite_experts,
+    experts=granite_experts,
 )
 GRANITEMOE_SWA = replace(
     GRANITEMOESHARED,
@@ -133,12 +149,42 @@ GRANITEMOE_SWA = replace(
     full_every=4,
     full_first=True,
 )
+
+
+def hunyuan_experts(config: Config) -> Experts:
+    """All layers choose as many, which a file may say for each of them."""
+    listed, width = config.value("top_k"), config.size("ffn")
+    alike = isinstance(listed, list) and len({*map(repr, listed)}) == 1
+    top_k = checked_size(listed[0] if alike else listed, "top_k", config.key("top_k"))
+    return Experts(config.size("experts"), top_k, width, shared_experts=1, shared_ffn=width)
+
+
 HUNYUAN_MOE = replace(
     HUNYUAN,
     class_name="HunYuanMoEV1Config",
     spellings={"top_k": ("moe_topk",)},
-    experts=parts_of_config.hunyuan_experts,
+    experts=hunyuan_experts,
 )
+
+
+def ernie_experts(config: Config) -> Experts:
+    """Between a first and a last layer (-1: of all), in the last of every N."""
+    layers, every = config.size("layers"), config.size("every")
+    first, last = config.size("first_dense", least=0), config.size("last_mixed", least=-1)
+    between, experts = range(first, layers if last == -1 else last + 1), experts_of(config)
+    return replace(
+        experts,
+        shared_experts=config.size("shared_experts", least=0),
+        shared_ffn=experts.ffn,
+        router_bias=True,
+        dense_layers=tuple(layer for layer in range(layers) if layer not in between or (layer + 1) % every),
+    )
+
+
+def softmax_words(config: Config) -> Mapping[str, Any]:
+    return {"constants": replace(constants_of(config.entries), scores="softmax")}
+
+
 ERNIE4_5_MOE = Family(
     "Ernie4_5_MoeConfig",
     {"head_dim": PER_HEAD, "tied": True, "first_dense": 1, "last_mixed": -1, "every": 1},
@@ -150,72 +196,31 @@ ERNIE4_5_MOE = Family(
         "last_mixed": ("moe_layer_end_index",),
         "every": ("moe_layer_interval",),
     },
-    experts=parts_of_config.ernie_experts,
-    words=parts_of_config.softmax_words,
+    experts=ernie_experts,
+    words=softmax_words,
     must={"use_bias": False},
 )
-DOTS1 = Family(
-    "Dots1Config",
-    {
-        "kv_heads": AS_HEADS,
-        "head_dim": PER_HEAD,
-        "tied": False,
-        "attention_bias": False,
-        "first_dense": 0,
-        "every": 1,
-    },
-    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    qk_norm="head",
-    experts=parts_of_config.deepseek_v3_experts,
-)
-SOLAR_OPEN = Family(
-    "SolarOpenConfig",
-    {"head_dim": 128, "ffn": AS_EXPERT, "tied": False, "attention_bias": False, "first_dense": 0, "every": 1},
-    bias_flags={"attention_bias": ("qkv",)},
-    experts=parts_of_config.deepseek_v3_experts,
-    must={"first_k_dense_replace": 0},
-)
-HY_V3 = Family(
-    "HYV3Config",
-    {"head_dim": 128, "tied": False, "first_dense": 1, "every": 1},
-    spellings={"shared_experts": ("num_shared_experts",)},
-    qk_norm="head",
-    experts=parts_of_config.deepseek_v3_experts,
-    must={"attention_bias": False, "mlp_bias": False},
-)
-EXAONE_MOE = Family(
-    "ExaoneMoeConfig",
-    {"head_dim": PER_HEAD, "tied": False, "first_dense": 1, "every": 1, "window": 4096},
-    spellings={"shared_experts": ("num_shared_experts",)},
-    qk_norm="head",
-    full_every=4,
-    rotates_windows_alone=True,
-    experts=parts_of_config.deepseek_v3_experts,
-)
+
+
+def mellum_experts(config: Config) -> Experts:
+    return replace(mixtral_experts(config), ffn=config.size("expert_ffn"), dense_layers=dense_layers(config))
+
+
 MELLUM = Family(
     "MellumConfig",
     {"head_dim": 128, "tied": False, "attention_bias": False, "first_dense": 0, "every": 1, "window": 1024},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
     full_every=1,
-    experts=parts_of_config.mellum_experts,
+    experts=mellum_experts,
 )
-AFMOE = Family(
-    "AfmoeConfig",
-    {"kv_heads": AS_HEADS, "head_dim": 128, "tied": False, "first_dense": 1, "every": 1, "window": 1024},
-    spellings={
-        "shared_experts": ("num_shared_experts",),
-        "first_dense": ("num_dense_layers",),
-        "full_every": ("global_attn_every_n_layers",),
-    },
-    norms="both",
-    qk_norm="head",
-    full_every=4,
-    rotates_windows_alone=True,
-    output_gate="element",
-    experts=parts_of_config.deepseek_v3_experts,
-    must={"attention_bias": False},
-)
+
+
+def aria_experts(config: Config) -> Experts:
+    shared, width = config.size("shared_experts"), config.size("ffn")
+    return replace(mixtral_experts(config), shared_experts=shared, shared_ffn=width)
+
+
 ARIA = Family(
     "AriaTextConfig",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
@@ -225,26 +230,26 @@ ARIA = Family(
         "shared_experts": ("moe_num_shared_experts",),
     },
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    experts=parts_of_config.aria_experts,
+    experts=aria_experts,
     must={"mlp_bias": False},
 )
-BAILING_MOE_V2 = Family(
-    "BailingMoeV2Config",
-    {
-        "tied": False,
-        "qkv_bias": False,
-        "qk_norm": True,
-        "first_dense": 1,
-        "every": 1,
-        "groups": 8,
-        "top_groups": 4,
-    },
-    spellings={"qkv_bias": ("use_qkv_bias",), "shared_experts": ("num_shared_experts",)},
-    bias_flags={"qkv_bias": ("qkv",)},
-    experts=parts_of_config.deepseek_v3_experts,
-    words=parts_of_config.glm4_words,
-    must={"use_bias": False, "sliding_window": None},
-)
+
+
+def cohere2_experts(config: Config) -> Experts:
+    """In the layers that are listed, or in all."""
+    dense, experts = layers_with(DENSE, mlp_kinds(config)), experts_of(config)
+    shared = config.size_or_zero("shared_experts")
+    return replace(experts, shared_experts=shared, shared_ffn=experts.ffn, dense_layers=dense)
+
+
+def cohere2_words(config: Config) -> Mapping[str, Any]:
+    """Its norm is the one whose epsilon is given; dense layers may have a width of their own."""
+    return {
+        "norm": "rmsnorm" if config.entries.get("rms_norm_eps") is not None else "layernorm",
+        "ffn": config.size("dense_ffn" if config.has("dense_ffn") else "ffn"),
+    }
+
+
 COHERE2_MOE = replace(
     COHERE2,
     class_name="Cohere2MoeConfig",
@@ -254,78 +259,7 @@ COHERE2_MOE = replace(
         "expert_ffn": ("intermediate_size",),
         "shared_experts": ("num_shared_experts",),
     },
-    experts=parts_of_config.cohere2_experts,
-    words=parts_of_config.cohere2_words,
+    experts=cohere2_experts,
+    words=cohere2_words,
     must={"first_k_dense_replace": 0},
-)
-FLINT = replace(
-    QWEN3_MOE,
-    class_name="FlintConfig",
-    defaults={
-        "head_dim": 128,
-        "tied": False,
-        "attention_bias": False,
-        "every": 1,
-        "dense_layers": [0, 1],
-        "window": 513,
-    },
-    sinks=True,
-    rotates_windows_alone=True,
-    experts=parts_of_config.flint_experts,
-    words=parts_of_config.flint_words,
-)
-GLM4V_MOE = replace(
-    GLM4_MOE,
-    class_name="Glm4vMoeTextConfig",
-    defaults={"head_dim": PER_HEAD, "tied": False, "attention_bias": True, "first_dense": 1, "every": 1},
-    words=lambda config: {},
-)
-KOLIBRI1 = Family(
-    "Kolibri1Config",
-    {"head_dim": 128, "tied": False, "window": 513},
-    spellings={"ffn": ("moe_intermediate_size",)},
-    norms="both",
-    qk_norm="head",
-    full_every=5,
-    rotates_windows_alone=True,
-    experts=parts_of_config.kolibri_experts,
-)
-SARVAM_MLA = replace(
-    GLM4_MOE_LITE,
-    class_name="SarvamMLAConfig",
-    spellings={"shared_experts": ("n_shared_experts", "num_shared_experts")},
-)
-SARVAM_MOE = replace(
-    GLM4_MOE,
-    class_name="SarvamMoEConfig",
-    defaults={
-        "head_dim": 64,
-        "tied": False,
-        "attention_bias": False,
-        "qk_norm": True,
-        "first_dense": 1,
-        "every": 1,
-    },
-    spellings={
-        "shared_experts": ("n_shared_experts", "num_shared_experts"),
-        "attention_bias": ("attention_bias", "use_qkv_bias"),
-    },
-)
-LARA_MINI = replace(
-    QWEN3_5_MOE,
-    class_name="LaraMiniConfig",
-    defaults={
-        "head_dim": 128,
-        "tied": True,
-        "attention_bias": False,
-        "linear_key_heads": 8,
-        "linear_value_heads": 16,
-        "linear_key_dim": 128,
-        "linear_value_dim": 128,
-        "linear_conv": 4,
-        "window": 512,
-    },
-    output_gate="",
-    experts=parts_of_config.lara_experts,
-    words=parts_of_config.listed_words,
 )

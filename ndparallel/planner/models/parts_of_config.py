@@ -1,9 +1,9 @@
-"""What families of models read from a config.json beside plain sizes: experts, latent attention, windows, and
-the words in which one family says what the others do not.
+"""What several families of models read from a config.json beside plain sizes: experts, latent and linear
+attention, windows.
 
-Idea   Each is a function of a Config that gives a part of a ModelShape; a row of families.py names those that
-       it needs.
-Limit  See families.py.
+Idea   Each is a function of a Config that gives a part of a ModelShape; the row of a family names those that
+       it needs. What one family alone reads stands above its row.
+Limit  See family.py.
 
 Glossary: see `ndparallel.planner.models.shape`, and
     every          one layer in `every` is a mixture of experts
@@ -19,15 +19,11 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.config import Config
-from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.kinds import layers_with
-from ndparallel.planner.models.sizes import checked_size
 
 DENSE, SPARSE = "dense", "sparse"  # of mlp_layer_types
-# of layer_types
-FULL, LINEAR = "full_attention", "linear_attention"
-SLIDING, CHUNKED = "sliding_attention", "chunked_attention"
+FULL, LINEAR, SLIDING = "full_attention", "linear_attention", "sliding_attention"  # of layer_types
 
 # ------------------------------------------------------------------------------------------------- experts
 
@@ -62,112 +58,6 @@ def dense_layers(config: Config) -> tuple[int, ...]:
     return tuple(layer for layer in range(config.size("layers")) if layer < first or layer % every)
 
 
-def mixtral_experts(config: Config) -> Experts:
-    return experts_of(config, "ffn")
-
-
-def gpt_oss_experts(config: Config) -> Experts:
-    return replace(mixtral_experts(config), router_bias=True)
-
-
-def qwen3_experts(config: Config) -> Experts:
-    every, listed = config.size("every"), config.layer_numbers("dense_layers")
-    dense = tuple(layer for layer in range(config.size("layers")) if layer in listed or (layer + 1) % every)
-    return replace(experts_of(config), dense_layers=dense)
-
-
-def flint_experts(config: Config) -> Experts:
-    return with_shared_expert(config, qwen3_experts(config))
-
-
-def qwen2_experts(config: Config) -> Experts:
-    return replace(flint_experts(config), shared_gate=True)
-
-
-def lara_experts(config: Config) -> Experts:
-    """In every layer; `ffn` is spelled as the width of an expert."""
-    return with_shared_expert(config, mixtral_experts(config))
-
-
-def qwen3_5_experts(config: Config) -> Experts:
-    return replace(lara_experts(config), shared_gate=True)
-
-
-def kolibri_experts(config: Config) -> Experts:
-    return replace(lara_experts(config), router_bias=True)
-
-
-def aria_experts(config: Config) -> Experts:
-    shared, width = config.size("shared_experts"), config.size("ffn")
-    return replace(mixtral_experts(config), shared_experts=shared, shared_ffn=width)
-
-
-def cohere2_experts(config: Config) -> Experts:
-    """In the layers that are listed, or in all."""
-    dense, experts = layers_with(DENSE, mlp_kinds(config)), experts_of(config)
-    shared = config.size_or_zero("shared_experts")
-    return replace(experts, shared_experts=shared, shared_ffn=experts.ffn, dense_layers=dense)
-
-
-def deepseek_v2_experts(config: Config) -> Experts:
-    experts = experts_of(config)
-    return replace(
-        experts,
-        shared_experts=config.size_or_null("shared_experts"),
-        shared_ffn=experts.ffn,
-        **groups(config),
-        dense_layers=dense_layers(config),
-    )
-
-
-def deepseek_v3_experts(config: Config) -> Experts:
-    return replace(deepseek_v2_experts(config), router_bias=True)
-
-
-def mellum_experts(config: Config) -> Experts:
-    return replace(mixtral_experts(config), ffn=config.size("expert_ffn"), dense_layers=dense_layers(config))
-
-
-def granite_experts(config: Config) -> Experts:
-    width = config.size_or_zero("shared_ffn")
-    return replace(mixtral_experts(config), shared_experts=int(width > 0), shared_ffn=width)
-
-
-def hunyuan_experts(config: Config) -> Experts:
-    """All layers choose as many, which a file may say for each of them."""
-    listed, width = config.value("top_k"), config.size("ffn")
-    alike = isinstance(listed, list) and len({*map(repr, listed)}) == 1
-    top_k = checked_size(listed[0] if alike else listed, "top_k", config.key("top_k"))
-    return Experts(config.size("experts"), top_k, width, shared_experts=1, shared_ffn=width)
-
-
-def ernie_experts(config: Config) -> Experts:
-    """Between a first and a last layer (-1: of all), in the last of every N."""
-    layers, every = config.size("layers"), config.size("every")
-    first, last = config.size("first_dense", least=0), config.size("last_mixed", least=-1)
-    between, experts = range(first, layers if last == -1 else last + 1), experts_of(config)
-    return replace(
-        experts,
-        shared_experts=config.size("shared_experts", least=0),
-        shared_ffn=experts.ffn,
-        router_bias=True,
-        dense_layers=tuple(layer for layer in range(layers) if layer not in between or (layer + 1) % every),
-    )
-
-
-def llama4_experts(config: Config) -> Experts:
-    """In the layers that are listed, else in the last of every N; beside them one as wide serves every
-    token."""
-    layers, every = range(config.size("layers")), config.size("every")
-    mixed = (
-        config.layer_numbers("mixed_layers")
-        if config.has("mixed_layers")
-        else {layer for layer in layers if (layer + 1) % every == 0}
-    )
-    dense, experts = tuple(layer for layer in layers if layer not in mixed), experts_of(config)
-    return replace(experts, shared_experts=1, shared_ffn=experts.ffn, dense_layers=dense)
-
-
 # -------------------------------------------------------------------------------- latent and linear attention
 
 
@@ -191,10 +81,6 @@ def gated_delta_net(config: Config) -> GatedDeltaNet:
         config.size("linear_conv"),
         linear,
     )
-
-
-def joined_delta_net(config: Config) -> GatedDeltaNet:
-    return replace(gated_delta_net(config), joined=True)
 
 
 def linear_layers(config: Config) -> tuple[int, ...]:
@@ -232,111 +118,13 @@ def layer_types(config: Config) -> list[str]:
     return config.layer_kinds("layer_types", (FULL, SLIDING, *linear))
 
 
-def chunks(config: Config, unrotated: tuple[int, ...]) -> dict[str, Any]:
-    """The chunk, and the layers that see the whole sequence: as `layer_types` lists them, or those without
-    positions."""
-    kinds = config.layer_kinds("layer_types", (FULL, CHUNKED))
-    whole = layers_with(FULL, kinds) if kinds else unrotated
-    return {"window": config.size("chunk"), "whole_layers": whole, "chunked": True}
-
-
-# ---------------------------------------------------------------------- what one family says in its own words
-
-
-def llama4_words(config: Config) -> Mapping[str, Any]:
-    """Every fourth layer has no positions where the file does not say which; the others have chunks, and may
-    have norms of queries and keys."""
-    every = config.entries.get("no_rope_layer_interval") or 4
-    tuned = config.entries.get("attn_temperature_tuning", True)  # 4 in older files
-    warmer = {"attn_scale": 0.1, "floor_scale": 8192} if tuned else {}
-    constants = constants_of({**warmer, **config.entries, "no_rope_layer_interval": every})
-    unrotated = tuple(layer for layer in constants.unrotated if layer < config.size("layers"))
-    return {
-        "qk_norm": "unscaled" if config.flag("qk_norm") else "",
-        "constants": replace(constants, unrotated=unrotated, scores="sigmoid", scaled_inputs=True),
-        **chunks(config, unrotated),
-    }
-
-
-def bigcode_words(config: Config) -> Mapping[str, Any]:
-    return {"kv_heads": 1 if config.flag("multi_query") else config.size("heads")}
-
-
-def stablelm_words(config: Config) -> Mapping[str, Any]:
-    """Halves that read the same input share its norm."""
-    parallel = config.flag("parallel_residual")
-    return {"parallel": parallel, "norms": "shared" if parallel else "before"}
-
-
-def hyperclovax_words(config: Config) -> Mapping[str, Any]:
-    return {"norms": "both" if config.flag("post_norm") else "before"}
-
-
-def hunyuan_words(config: Config) -> Mapping[str, Any]:
-    return {"constants": replace(constants_of(config.entries), rotated_first=True)}
+# ------------------------------------------------------------------------------------ lists, layer by layer
 
 
 def listed_words(config: Config) -> Mapping[str, Any]:
     """Where the file does not list the kinds of layers, a rule of the class's own would."""
     config.value("layer_types")
     return {}
-
-
-def flint_words(config: Config) -> Mapping[str, Any]:
-    return {**listed_words(config), "constants": replace(constants_of(config.entries), scores="sigmoid")}
-
-
-def softmax_words(config: Config) -> Mapping[str, Any]:
-    return {"constants": replace(constants_of(config.entries), scores="softmax")}
-
-
-def neox_words(config: Config) -> Mapping[str, Any]:
-    return {"parallel": config.flag("parallel_residual")}
-
-
-def falcon_words(config: Config) -> Mapping[str, Any]:
-    """One norm for both halves, or two; one head of keys and values, all, or a number."""
-    new, parallel = config.flag("new_decoder"), config.flag("parallel_attention")
-    shared = config.value("parallel_norms") == 1 if new and config.has("parallel_norms") else not new
-    kv_heads = config.size("kv_heads") if new else 1 if config.flag("multi_query") else config.size("heads")
-    return {
-        "kv_heads": kv_heads,
-        "parallel": new or parallel,
-        "norms": "shared" if shared and (new or parallel) else "before",
-        "position": "alibi" if config.flag("alibi") else "rotary",
-    }
-
-
-def gpt_oss_words(config: Config) -> Mapping[str, Any]:
-    """The activation's clamp, 7 where the file does not say."""
-    return {"constants": constants_of({"swiglu_limit": 7.0, **config.entries})}
-
-
-def glm4_words(config: Config) -> Mapping[str, Any]:
-    return {"qk_norm": "head" if config.flag("qk_norm") else ""}
-
-
-def cohere_words(config: Config) -> Mapping[str, Any]:
-    return {"qk_norm": "width" if config.flag("qk_norm") else ""}
-
-
-def cohere2_words(config: Config) -> Mapping[str, Any]:
-    """Its norm is the one whose epsilon is given; dense layers may have a width of their own."""
-    return {
-        "norm": "rmsnorm" if config.entries.get("rms_norm_eps") is not None else "layernorm",
-        "ffn": config.size("dense_ffn" if config.has("dense_ffn") else "ffn"),
-    }
-
-
-def opt_words(config: Config) -> Mapping[str, Any]:
-    """The table of positions has two rows more than there are positions. Raises UserError for the one OPT
-    whose embedding is narrower than its layers."""
-    if config.size("hidden") != config.size("embedding_width"):
-        raise UserError(
-            f"word_embed_proj_dim {config.size('embedding_width')} differs from hidden_size: a projection "
-            "behind the embedding is not supported."
-        )
-    return {"positions": config.size("positions") + 2}
 
 
 def per_layer_config(config: Config, layers: set[int], kind: str, keys: tuple[str, ...]) -> Config:

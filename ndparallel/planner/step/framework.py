@@ -100,8 +100,7 @@ class FrameworkWorkload:
     def passes(self, kind: str) -> tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown]:
         """F, I and W of a unit."""
         if kind not in self.passes_seen:
-            forward, again, inputs, weights = self.unit(kind)
-            self.passes_seen[kind] = forward, again + inputs, weights
+            self.passes_seen[kind] = self.unit(kind).passes
         return self.passes_seen[kind]
 
     def unit_cost(self, kind: str) -> UnitCost:

@@ -18,7 +18,7 @@ from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.journal import Journal
 from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.planner.layers.breakdown import TimeBreakdown
-from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.layers.operations import CollectiveOp, Layer
 from ndparallel.planner.ports import Piece, seconds_added
 from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.step.action_seconds import overlaps_messages
@@ -96,22 +96,27 @@ class OrderedWorkload(FrameworkWorkload):
 def in_order(work: FrameworkWorkload, kind: str, name: str) -> list[Item]:
     """A pass of a unit, of which no more is shown than it takes: the rest of its all-to-alls hides behind
     another microbatch."""
-    listed, whole = work.pricing.listed(kind), getattr(work.unit(kind), name)
-    backward = [*listed.recompute, *woven(listed.backward_input, listed.backward_weight)]
-    items = backward if name == "backward" else getattr(listed, name)
-    seconds = [(item, spent_on(item), float(work.pricing.price_of(item)[1])) for item in items]
-    priced = TimeBreakdown()
-    for _, spent, each in seconds:
-        priced[spent] += each
-    shown = {spent: float(whole[spent]) / each for spent, each in priced.items() if each}
-    rest = sum(float(each) for spent, each in whole.items() if spent not in shown)
+    whole, items = getattr(work.unit(kind), name), items_in_order(work.pricing.listed(kind), name)
+    priced = [(item, spent_on(item), float(work.pricing.price_of(item)[1])) for item in items]
+    listed = TimeBreakdown()
+    for _, spent, seconds in priced:
+        listed[spent] += seconds
+    shown = {spent: float(whole[spent]) / seconds for spent, seconds in listed.items() if seconds}
+    not_listed = sum(float(seconds) for spent, seconds in whole.items() if spent not in shown)
     shared = work.pricing.groups.on_shared_ports
     ordered = [
-        item._replace(bytes=item.bytes * shown[spent]) if spent in shared else each * shown[spent]
-        for item, spent, each in seconds
+        item._replace(bytes=item.bytes * shown[spent]) if spent in shared else seconds * shown[spent]
+        for item, spent, seconds in priced
         if spent in shown
     ]
-    return [*computed_at_once([*ordered, rest])]
+    return [*computed_at_once([*ordered, not_listed])]
+
+
+def items_in_order(lists: Layer, name: str) -> Sequence[Any]:
+    """What is listed of a pass; a whole backward pass is several lists."""
+    if name != "backward":
+        return getattr(lists, name)
+    return [*lists.recompute, *woven(lists.backward_input, lists.backward_weight)]
 
 
 def computed_at_once(ordered: Sequence[CollectiveOp | float]) -> Iterator[Item]:

@@ -63,6 +63,10 @@ from ndparallel.search.bounds.sharded import (
 CUTS = ("tp", "cp", "ep", "micro_batch")  # what a layer's operations and its collectives depend on
 DATA_LINES = ("dp", "shards")  # one or the other
 
+Passes = list[list[Any]]  # seconds by [F, I, W][part]
+Lines = list[list[Any]]  # seconds by [line][unit]
+Travel = list[Lines]  # of [reduce, gather]
+
 
 def time_tables(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
     """The columns that the step follows from, of several families of such plans on as many GPUs."""
@@ -83,17 +87,17 @@ def time_table(pricing: Pricing) -> PlanTable:
     job, plans = pricing.job, pricing.plan
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
     hides, hidden = to_hide(pricing), hidden_beside(pricing)
-    once = [0.0] * len(places_of(job.shape))
-    waits = [once] * 2
+    first_waits = [0.0] * len(places_of(job.shape))
+    waits = [first_waits] * 2
     if gathers_every_microbatch(job, plans):
         kept = keeps_weights(job, plans)
         passes, hides, hidden = (fully_sharded(each, kept) for each in (passes, hides, hidden))
-        waits, once = waits_of(pricing, in_part_paired(pricing, passes, hidden), travel)
+        waits, first_waits = waits_of(pricing, in_part_paired(pricing, passes, hidden), travel)
         travel = travel_at_end(travel, kept)
     columns = {
         "passes": passes,
         "waits": waits,
-        "first_waits": once,
+        "first_waits": first_waits,
         "to_hide": hides,
         "hidden": hidden,
         "alone": alone_of(pricing),
@@ -131,20 +135,16 @@ def units_of(pricing: Pricing) -> list[UnitSeconds]:
     return [pricing.unit(kind) for kind in units_in(pricing.job.shape)]
 
 
-def passes_of(pricing: Pricing) -> list[list[Any]]:
+def passes_of(pricing: Pricing) -> Passes:
     """Seconds of F, I and W by part."""
     return passes_of_units(units_of(pricing))
 
 
-def passes_of_units(units: Sequence[UnitSeconds]) -> list[list[Any]]:
-    return [
-        [0.0, *(unit.forward.total for unit in units)],
-        [0.0, *((unit.recompute + unit.backward_input).total for unit in units)],
-        [0.0, *(unit.backward_weight.total for unit in units)],
-    ]
+def passes_of_units(units: Sequence[UnitSeconds]) -> Passes:
+    return [[0.0, *(one.total for one in each)] for each in zip(*(unit.passes for unit in units))]
 
 
-def none_of_parts(shape: ModelShape) -> list[list[Any]]:
+def none_of_parts(shape: ModelShape) -> Passes:
     """No seconds in F, I and W of any part."""
     return [[0.0] * (1 + len(units_in(shape)))] * 3
 
@@ -159,20 +159,16 @@ def alone_of(pricing: Pricing) -> list[list[Any]]:
     ]
 
 
-def to_hide(pricing: Pricing) -> list[list[Any]]:
+def to_hide(pricing: Pricing) -> Passes:
     """Seconds of F, I and W that pairs of microbatches can hide: of all-to-alls, and what the GPU waits for
     launches. Without experts there are no pairs."""
     if pricing.job.shape.experts is None:
         return none_of_parts(pricing.job.shape)
-    passes = [
-        (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight)
-        for unit in units_of(pricing)
-    ]
-    hidden = [[one["ep"] + one["launch"] for one in line] for line in zip(*passes)]
-    return [[0.0, *line] for line in hidden]
+    passes = zip(*(unit.passes for unit in units_of(pricing)))
+    return [[0.0, *(one["ep"] + one["launch"] for one in each)] for each in passes]
 
 
-def hidden_beside(pricing: Pricing) -> list[list[Any]]:
+def hidden_beside(pricing: Pricing) -> Passes:
     """Seconds of F, I and W that hide in Megatron-Core's pairs of microbatches."""
     if not pricing.job.stack.hides_dispatch:
         return none_of_parts(pricing.job.shape)
@@ -185,7 +181,7 @@ def hidden_beside(pricing: Pricing) -> list[list[Any]]:
     return [[one - other for one, other in zip(*lines)] for lines in zip(alone, beside)]
 
 
-def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:
+def with_messages(pricing: Pricing, passes: Passes) -> Passes:
     """Software that overlaps no messages stands still for one in F and one in I."""
     plan, standing = pricing.plan, 0.0 if pricing.job.stack.pp_overlap else sum(message_seconds(pricing))
     forward, inputs, weights = passes
@@ -193,7 +189,7 @@ def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:
     return [forward, inputs, weights]
 
 
-def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
+def travel_of(pricing: Pricing) -> Travel:
     """Seconds that a unit's gradients, and its weights, are on their way: [reduce, gather][line][unit]."""
     lines = (DATA_LINES, ["experts_dp" if pricing.job.shape.experts else "replicas"])
     ways = [
@@ -208,7 +204,7 @@ def sum_over(pricing: Pricing, unit: Sequence, groups: Sequence[str]) -> Any:
     return sum((pricing.seconds_alone(one) for one in unit if one.group in groups), 0.0)
 
 
-def fully_sharded(passes: list[list[Any]], whole: Any) -> list[list[Any]]:
+def fully_sharded(passes: Passes, whole: Any) -> Passes:
     """FSDP's backward pass is one, whatever the schedule parts, but where a pipeline keeps its weights
     whole."""
     forward, inputs, weights = passes
@@ -216,7 +212,7 @@ def fully_sharded(passes: list[list[Any]], whole: Any) -> list[list[Any]]:
     return [forward, joined, [either(whole, each, 0.0) for each in weights]]
 
 
-def in_part_paired(pricing: Pricing, passes: list[list[Any]], hidden: list[list[Any]]) -> list[list[Any]]:
+def in_part_paired(pricing: Pricing, passes: Passes, hidden: Passes) -> Passes:
     """Passes of which a share runs in pairs, of which one may wait for the other's launches. In a pipeline
     the share depends on the chunks: there they are those alone or those in pairs, whichever are longer, as
     behind them more is gathered."""
@@ -228,19 +224,17 @@ def in_part_paired(pricing: Pricing, passes: list[list[Any]], hidden: list[list[
     ]
 
 
-def travel_at_end(travel: list[list[list[Any]]], kept: Any) -> list[list[list[Any]]]:
+def travel_at_end(travel: Travel, kept: Any) -> Travel:
     """What is left for the end of a step of what FSDP's units send: gradients of weights that stay whole."""
     reduce, gather = travel
     return [times_each(reduce, either(kept, 1.0, 0.0)), times_each(gather, 0.0)]
 
 
-def times_each(lines: list[list[Any]], times: Any) -> list[list[Any]]:
+def times_each(lines: Lines, times: Any) -> Lines:
     return [[seconds * times for seconds in line] for line in lines]
 
 
-def waits_of(
-    pricing: Pricing, passes: list[list[Any]], travel: list[list[list[Any]]]
-) -> tuple[list[list[Any]], list[Any]]:
+def waits_of(pricing: Pricing, passes: Passes, travel: Travel) -> tuple[list[list[Any]], list[Any]]:
     """What FSDP's units wait in each of their places, forward and backward (sharded.py), for every
     microbatch, and in the first forward pass alone. Gradients that stay travel in no pass, and weights that
     do in the first."""
