@@ -1,5 +1,7 @@
 """Files are whole or not there, and a path that cannot be written is one sentence."""
 
+import importlib
+import io
 import os
 import resource
 import secrets
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ndparallel.base import files
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, read_bytes, read_json, read_text, write_atomically
 from ndparallel.commands.command_line import main
@@ -76,6 +79,19 @@ def test_a_program_that_is_killed_while_it_writes_leaves_nothing(tmp_path):
     environment = os.environ | {"PYTHONPATH": root}
     done = subprocess.run([sys.executable, "-c", ENDS], cwd=tmp_path, env=environment)
     assert done.returncode == -signal.SIGXFSZ and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_nameless", [True, False])
+def test_lines_end_alike_on_every_system(has_nameless, tmp_path, monkeypatch):
+    """A launch script that was written on Windows runs on a cluster."""
+    monkeypatch.setattr(os, "linesep", "\r\n")
+    slow = importlib.import_module("_pyio")  # which asks os.linesep, as the fast one does not
+    monkeypatch.setattr(files, "open", slow.open, raising=False)
+    monkeypatch.setattr(io, "open", slow.open)
+    if not has_nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    write_atomically(tmp_path / "launch.sh", "#!/bin/bash\ntrue\n")
+    assert (tmp_path / "launch.sh").read_bytes() == b"#!/bin/bash\ntrue\n"
 
 
 def test_the_file_appears_whole_at_once(tmp_path, monkeypatch):
