@@ -35,7 +35,7 @@ def read_bytes(path: str | Path, most_bytes: float) -> bytes:
                 raise UserError(f"{name}: this is {kind}; name a file.")
             content = file.read(int(most_bytes) + 1) if found.st_size <= most_bytes else b""
     except OSError as error:
-        if Path(path).is_dir():  # Windows says of one that permission is denied
+        if os.path.isdir(path):  # Windows says of one that permission is denied
             raise UserError(f"{name}: this is a directory; name a file in it.") from None
         raise UserError(f"{name}: cannot be read: {(error.strerror or str(error)).lower()}.") from None
     size = max(found.st_size, len(content))

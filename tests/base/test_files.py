@@ -1,5 +1,6 @@
 """Files are whole or not there, and a path that cannot be written is one sentence."""
 
+import errno
 import importlib
 import io
 import os
@@ -240,6 +241,16 @@ def test_a_file_that_says_it_is_empty_is_not_read_without_end():
     """As those of /proc do."""
     with pytest.raises(UserError, match="/proc/self/maps: this file has .*; at most 10.0 B are read"):
         read_bytes("/proc/self/maps", 10)
+
+
+def test_a_directory_is_named_as_one_where_the_system_says_only_that_permission_is_denied(
+    tmp_path, monkeypatch
+):
+    """As Windows does."""
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(denied))
+    with pytest.raises(UserError, match="this is a directory; name a file in it"):
+        read_bytes(tmp_path, 100)
 
 
 @pytest.mark.parametrize(
