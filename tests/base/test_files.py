@@ -170,7 +170,7 @@ def test_a_device_is_known_to_be_writable():
 
 
 def test_a_directory_without_permission_is_named(tmp_path, monkeypatch):
-    def refuse(self, mode, encoding):
+    def refuse(self, mode, **text):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
