@@ -1,6 +1,7 @@
 """Errors meant for people: what is wrong, with which values, and what would do instead."""
 
 import atexit
+import codecs
 import gc
 import io
 import os
@@ -60,6 +61,7 @@ def fault_of_whole(name: str, value: Any, least: int = 1, words: str = "it must 
 
 # what a shell says of a program that SIGPIPE ended: `| head` is no mistake, and nothing to complain of
 READ_ENOUGH = 141
+PLAIN = dict(zip("─│·→←…▁▂▃▄▅▆▇█", "-|.><.12345678"))
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -112,9 +114,17 @@ def open_what_is_closed() -> None:
 
 
 def write_what_cannot_be_encoded() -> None:
-    """Let a question mark stand for what a Latin-1 or ASCII terminal does not have, as pictures' blocks."""
+    """Let plain characters stand for what a Latin-1 or ASCII terminal, or a pipe on Windows, does not have:
+    digits for pictures' blocks."""
+    codecs.register_error("plainly", plainly)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
-        sys.stdout.reconfigure(errors="replace")
+        sys.stdout.reconfigure(errors="plainly")
+
+
+def plainly(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for that which cannot be encoded, and where to go on, as `codecs` asks for it."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
 
 
 def print_error(sentence: str, code: int = 2) -> int:

@@ -3,6 +3,7 @@
 Limit  Only regular files are read: a device or a pipe may have no end. A program that is killed while it
        writes can leave a file .NAME.*.part: on Linux only between two system calls, when all is written;
        where there are no files without a name (other systems, NFS), at any time of the write.
+       Lines end as on Linux on every system: a launch script is written on one computer, and run on another.
 """
 
 import errno
@@ -16,6 +17,8 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import si
+
+NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # which Windows has not, as it has no pipes that are files
 
 
 def read_bytes(path: str | Path, most_bytes: float) -> bytes:
@@ -31,9 +34,9 @@ def read_bytes(path: str | Path, most_bytes: float) -> bytes:
                 kind = "a pipe" if stat.S_ISFIFO(found.st_mode) else "a device"
                 raise UserError(f"{name}: this is {kind}; name a file.")
             content = file.read(int(most_bytes) + 1) if found.st_size <= most_bytes else b""
-    except IsADirectoryError:
-        raise UserError(f"{name}: this is a directory; name a file in it.") from None
     except OSError as error:
+        if os.path.isdir(path):  # Windows says of one that permission is denied
+            raise UserError(f"{name}: this is a directory; name a file in it.") from None
         raise UserError(f"{name}: cannot be read: {(error.strerror or str(error)).lower()}.") from None
     size = max(found.st_size, len(content))
     if size > most_bytes:
@@ -43,7 +46,7 @@ def read_bytes(path: str | Path, most_bytes: float) -> bytes:
 
 def _without_waiting(path: str, flags: int) -> int:
     """Open a file; a pipe that nobody writes to would make an open that waits wait for ever."""
-    return os.open(path, flags | os.O_NONBLOCK)
+    return os.open(path, flags | NONBLOCK)
 
 
 def read_text(path: str | Path, most_bytes: float) -> str:
@@ -69,8 +72,9 @@ def write_atomically(path: str | Path, text: str) -> None:
     path = Path(path)
     try:
         if is_special(path):  # as /dev/stdout: never to be replaced by a file
-            with open(path, "w", encoding="utf-8", opener=_without_waiting) as file:
-                os.set_blocking(file.fileno(), True)
+            with open(path, "w", encoding="utf-8", newline="\n", opener=_without_waiting) as file:
+                if NONBLOCK:
+                    os.set_blocking(file.fileno(), True)
                 file.write(text)
         else:
             _write_beside_and_rename(path.resolve(), text)
@@ -129,13 +133,13 @@ def _write_new(path: Path, text: str) -> None:
     without a name it gets its own when it is whole, so that who is killed before leaves none."""
     with (
         suppress(OSError, AttributeError),
-        open(path.parent, "w", encoding="utf-8", opener=_nameless) as file,
+        open(path.parent, "w", encoding="utf-8", newline="\n", opener=_nameless) as file,
     ):
         file.write(text)
         file.flush()
         os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno())
         return
-    with path.open("x", encoding="utf-8") as file:
+    with path.open("x", encoding="utf-8", newline="\n") as file:
         file.write(text)
 
 

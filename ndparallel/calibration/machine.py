@@ -21,8 +21,18 @@ def machine(torch: Any, name: str) -> ThisMachine:
         what, memory = of_gpu.name, of_gpu.total_memory
     else:
         what = f"{platform.machine()} CPU, {count(torch.get_num_threads(), 'thread')}"
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = memory_beside_cpu()
     return ThisMachine(name, memory, launched()[1], f"{what}, measured {today()}", is_gpu)
+
+
+def memory_beside_cpu() -> int:
+    """Return this machine's memory in bytes. Raises UserError where Python cannot ask for it."""
+    if not hasattr(os, "sysconf"):
+        raise UserError(
+            "a CPU is measured on Linux and macOS: here Python cannot say how much memory it has. A GPU is "
+            "measured on every system that torch sees one on."
+        )
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def today() -> str:

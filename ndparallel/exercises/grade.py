@@ -4,7 +4,8 @@ Idea   Whatever the reader's file does, the grader survives it and can say what 
        end is ended, and its line named; a full memory and a dead process are sentences. What the file has
        started ends with it.
 Limit  Where the system cannot fork (Windows, macOS) the file runs in a fresh process, which takes longer to
-       start. A call that does not come back to Python is ended with its process, without its line.
+       start and may fill the memory; on Windows what it has started lives on. A call that does not come back
+       to Python is ended with its process, without its line.
 """
 
 import multiprocessing

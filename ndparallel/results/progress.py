@@ -21,7 +21,9 @@ def progress() -> Iterator[Announce]:
         return
     from rich.console import Console  # where nobody watches, ranks start without it
 
-    with Console(stderr=True, markup=False, emoji=False).status("starting") as status:
+    console = Console(stderr=True, markup=False, emoji=False)
+    spinner = "dots" if console.encoding.startswith("utf") else "line"
+    with console.status("starting", spinner=spinner) as status:
         yield lambda words: status.update(f"running {words}")
 
 

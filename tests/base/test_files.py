@@ -1,5 +1,8 @@
 """Files are whole or not there, and a path that cannot be written is one sentence."""
 
+import errno
+import importlib
+import io
 import os
 import resource
 import secrets
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ndparallel.base import files
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, read_bytes, read_json, read_text, write_atomically
 from ndparallel.commands.command_line import main
@@ -76,6 +80,19 @@ def test_a_program_that_is_killed_while_it_writes_leaves_nothing(tmp_path):
     environment = os.environ | {"PYTHONPATH": root}
     done = subprocess.run([sys.executable, "-c", ENDS], cwd=tmp_path, env=environment)
     assert done.returncode == -signal.SIGXFSZ and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_nameless", [True, False])
+def test_lines_end_alike_on_every_system(has_nameless, tmp_path, monkeypatch):
+    """A launch script that was written on Windows runs on a cluster."""
+    monkeypatch.setattr(os, "linesep", "\r\n")
+    slow = importlib.import_module("_pyio")  # which asks os.linesep, as the fast one does not
+    monkeypatch.setattr(files, "open", slow.open, raising=False)
+    monkeypatch.setattr(io, "open", slow.open)
+    if not has_nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    write_atomically(tmp_path / "launch.sh", "#!/bin/bash\ntrue\n")
+    assert (tmp_path / "launch.sh").read_bytes() == b"#!/bin/bash\ntrue\n"
 
 
 def test_the_file_appears_whole_at_once(tmp_path, monkeypatch):
@@ -153,7 +170,7 @@ def test_a_device_is_known_to_be_writable():
 
 
 def test_a_directory_without_permission_is_named(tmp_path, monkeypatch):
-    def refuse(self, mode, encoding):
+    def refuse(self, mode, **text):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
@@ -224,6 +241,16 @@ def test_a_file_that_says_it_is_empty_is_not_read_without_end():
     """As those of /proc do."""
     with pytest.raises(UserError, match="/proc/self/maps: this file has .*; at most 10.0 B are read"):
         read_bytes("/proc/self/maps", 10)
+
+
+def test_a_directory_is_named_as_one_where_the_system_says_only_that_permission_is_denied(
+    tmp_path, monkeypatch
+):
+    """As Windows does."""
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(denied))
+    with pytest.raises(UserError, match="this is a directory; name a file in it"):
+        read_bytes(tmp_path, 100)
 
 
 @pytest.mark.parametrize(

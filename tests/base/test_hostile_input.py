@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ndparallel.base.errors import write_what_cannot_be_encoded
 from ndparallel.commands.command_line import COMMANDS
 from ndparallel.commands.command_line import main as command_line
 from ndparallel.lessons.main import main as lesson_main
@@ -401,9 +402,15 @@ def test_output_that_nobody_can_take_is_one_sentence_at_most(shell, code, says):
 
 # that of the C locale without UTF-8 is the last
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ascii:surrogateescape"])
-def test_a_terminal_that_has_no_blocks_shows_a_question_mark(encoding, monkeypatch):
+def test_a_terminal_that_has_no_blocks_shows_digits_and_says_so(encoding, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
-    assert outside(*LESSON, shell="| grep -q '?'") == (0, "")
+    assert outside(*LESSON, shell="| grep -q 'Block: how much of it, 1 little to 8 all'") == (0, "")
+    assert outside(*LESSON, shell="| grep -q '[?]'") == (1, "")
+
+
+def test_what_has_nothing_plain_in_its_place_is_a_question_mark():
+    write_what_cannot_be_encoded()
+    assert "a → b, Σ ▄▄".encode("latin-1", "plainly") == b"a > b, ? 44"
 
 
 @pytest.mark.parametrize("option", ["--svg", "--trace"])

@@ -12,11 +12,13 @@ import pytest
 
 from gpu import CLASSROOM
 from ndparallel.base.errors import UserError
+from ndparallel.calibration import machine
 from ndparallel.engines import system, world
 from ndparallel.engines.inline import FEW
 from ndparallel.engines.launch import Ranks, launch
 from tests.engines.test_fuzz import check, draw, outcome, perform
 from tests.support import mpi_script, rank_programs
+from tests.support.typeshed import lacking, used
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,13 +143,50 @@ def test_ctrl_c_that_comes_just_before_the_main_thread_waits_is_not_lost():
 # ------------------------------------------------------------------------------------------- other systems
 
 
+SOURCES = [*ROOT.glob("*.py"), *ROOT.glob("ndparallel/**/*.py")]
+DIFFERENT = (
+    "os",
+    "select",
+    "signal",
+    "socket",
+    "time",
+)  # the modules that differ, of those that are imported
+BY_PROCESSES = {
+    "channel.py",
+    "processes.py",
+    "rank_process.py",
+    "shared.py",
+}  # which can_run_processes() guards
+GUARDED = {  # where hasattr() stands before it, or a `with suppress(AttributeError)`
+    "files.py": "O_TMPFILE",
+    "grade.py": "killpg SIGKILL setsid",
+    "machine.py": "sysconf sched_getaffinity",
+    "system.py": "sched_getaffinity sched_setaffinity SIGKILL",
+}
+
+
+@pytest.mark.parametrize("platform", ["win32", "darwin"])
+def test_what_another_system_lacks_is_used_only_where_its_absence_is_expected(platform):
+    found = {
+        (file.name, name)
+        for file in SOURCES
+        for module, name in used(file, DIFFERENT)
+        if name in lacking(module, platform) and file.name not in BY_PROCESSES
+    }
+    expected = {(file, name) for file, names in GUARDED.items() for name in names.split()}
+    assert found <= expected
+    assert platform == "darwin" or found == expected
+    assert all(name in WINDOWS for _, name in found)
+
+
 WINDOWS = """
-import os, select, signal, sys
-import shutil  # which would ask for what Python has on the real Windows
+import ctypes, os, select, signal, sys
+import rich.console, shutil, subprocess  # which would ask for what Python has on the real Windows
 for module, names in {
-    os: "fork sched_yield sched_getaffinity sched_setaffinity memfd_create getppid",
-    select: "poll PIPE_BUF epoll",
-    signal: "pthread_sigmask SIGCHLD",
+    os: "fork getppid killpg memfd_create O_NONBLOCK O_TMPFILE sched_getaffinity sched_setaffinity "
+    "sched_yield set_blocking setsid sysconf",
+    select: "poll POLLIN POLLOUT PIPE_BUF epoll",
+    signal: "pthread_sigmask SIG_BLOCK SIG_SETMASK SIG_UNBLOCK SIGCHLD SIGKILL",
 }.items():
     for name in names.split():
         vars(module).pop(name, None)
@@ -156,6 +195,7 @@ for name in ("fcntl", "resource", "pwd", "termios", "greenlet"):
 sys.platform = "win32"
 import runpy
 sys.argv = sys.argv[1:]
+sys.orig_argv = [sys.executable, *sys.argv]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 NOTES = {
@@ -179,6 +219,32 @@ def test_a_system_without_fork_polls_and_signals_runs_inline_and_says_so(options
     notes = there.stderr.splitlines()
     assert len(notes) == len(NOTES[options])
     assert all(note.startswith("note: ") and word in note for note, word in zip(notes, NOTES[options]))
+
+
+def on_windows(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-c", WINDOWS, *words],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}"},
+        capture_output=True,
+        text=True,
+        **options,
+    )
+
+
+def test_without_what_only_posix_has_files_are_read_and_written(tmp_path):
+    """The text that is trained on, a row of the reader's own, and a picture."""
+    (tmp_path / "mine.py").write_text("def in_turn(gpus):\n    return {'dp': gpus}\n")
+    (tmp_path / "words.txt").write_text("Ein Satz über Wörter. " * 100, "utf-8")
+    words = [str(ROOT / "4d_combined.py"), "--with", "mine.py:in_turn", "--strategy", "DP only"]
+    done = on_windows(*words, "--text", "words.txt", "--svg", "a.svg", "--timeline", "none", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "in_turn" in done.stdout and (tmp_path / "a.svg").read_text("utf-8").endswith("</svg>\n")
+
+
+def test_a_cpu_whose_memory_python_cannot_ask_for_is_not_measured(monkeypatch):
+    monkeypatch.delattr(os, "sysconf")
+    with pytest.raises(UserError, match="a CPU is measured on Linux and macOS"):
+        machine.memory_beside_cpu()
 
 
 def test_processes_are_the_default_where_they_can_be_forked(monkeypatch):

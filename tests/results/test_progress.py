@@ -25,6 +25,18 @@ def test_progress_says_on_a_terminal_what_is_run_and_in_a_pipe_nothing(monkeypat
     assert "running 0d, 1 of 2" in said[Terminal] and said[io.StringIO] == ""
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_progress_turns_in_characters_that_the_terminal_has(encoding, monkeypatch):
+    screen = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace")
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress() as announce:
+        announce("0d, 1 of 2")
+    screen.flush()
+    said = screen.buffer.getvalue().decode(encoding)
+    assert "running 0d, 1 of 2" in said and "\\u" not in said
+
+
 def test_items_are_announced_when_their_turn_comes():
     said: list[str] = []
     for item in counted(["a", "b"], said.append, str.upper):
