@@ -163,6 +163,11 @@ def accelerate_lacks(what: str, instead: str) -> UserError:
 
 never = rule_maker(accelerate_lacks)
 RULES = (
+    never(
+        "full recomputation of {plan.recompute_layers} layers of a stage",
+        "recompute all layers, or none",
+        lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
+    ),
     never("pipeline", "take --pp 1", lambda job, plan: plan.pp > 1),
     never(
         "tensor parallelism that is priced here: each model has its own in transformers",

@@ -188,6 +188,11 @@ def deepspeed_lacks(what: str, instead: str) -> UserError:
 never = rule_maker(deepspeed_lacks)
 RULES = (
     never(
+        "full recomputation of {plan.recompute_layers} layers of a stage",
+        "recompute all layers, or none",
+        lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
+    ),
+    never(
         "schedule {plan.schedule}",
         "it has 1f1b",
         lambda job, plan: (plan.pp > 1) & is_none_of(names_in("deepspeed"), plan.schedule),

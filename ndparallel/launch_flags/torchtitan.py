@@ -191,6 +191,7 @@ def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:
         "dispatcher": plan.ep > 1 and not names_dispatcher(job, plan),
         "tp_overlap": plan.tp > 1 and stack.tp_overlap != "products",
         "dp_overlap": plan.dp * plan.cp > 1,
+        "prefetch": plan.zero == 3 and plan.dp * plan.cp > 1 and stack.dp_overlap,
         "pp_overlap": plan.pp > 1,
         "cp_overlap": plan.cp > 1,
     }

@@ -3,8 +3,9 @@ to follow.
 
 Idea   A router's choices depend on the weights and on the text, which no planner knows. An executed run notes
        them (ndparallel.model.units.Routed); given the notes of one step, the planner predicts that step's
-       clock and memory to the last digit.
-Limit  One step: its layers, microbatches and ranks.
+       clock to the last digit, and its memory to the byte where all shards are as large.
+Limit  One step: its layers, microbatches and ranks. A shard counts as large as the largest, also on the rank
+       with most rows.
 """
 
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ from ndparallel.planner.plan_name import name_of, plan_option
 from ndparallel.planner.prediction import Prediction, peak_memory
 from ndparallel.planner.software import ACCELERATE, ACCELERATE_SYNC
 from ndparallel.search.search import best_of
-from ndparallel.search.space import SearchSpace
+from ndparallel.search.space import SearchSpace, shards_something
 from ndparallel.search.timing_queue import EFFORT
 
 REMEDY_KINDS = ("time alone", "precision", "what is trained", "GPUs")
@@ -124,7 +124,7 @@ def in_order(remedies: list[Remedy]) -> list[Remedy]:
 def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
     """What makes a plan fit, its degrees as they are or nearly so, and the fewest GPUs on which some plan
     does."""
-    changes = [*changes_of(plan), *(each for name in WIDER for each in wider(job, plan, name)), *JOBS]
+    changes = [*changes_of(job, plan), *(each for name in WIDER for each in wider(job, plan, name)), *JOBS]
     found = [remedy for kind, change in changes for remedy in remedied(job, plan, kind, change)]
     quickest = {degree_changed(plan, one.found.plan) or one.option: one for one in reversed(in_order(found))}
     space = SearchSpace(job, int(plan.gpus), {}, job.hardware.memory_bytes, whose(job))
@@ -150,7 +150,7 @@ def fitting(job: TrainingJob, plan: Plan) -> bool:
     return legal and bool(peak_memory(job, plan).total <= job.hardware.memory_bytes)
 
 
-def changes_of(plan: Plan) -> Iterator[tuple[str, Change]]:
+def changes_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Change]]:
     """What can be changed about this plan."""
     if plan.recompute == "none":
         yield TIME, plan_change("selective recomputation", "--recompute selective", recompute="selective")
@@ -158,7 +158,7 @@ def changes_of(plan: Plan) -> Iterator[tuple[str, Change]]:
     if plan.micro_batch > 1:
         yield TIME, ONE
     yield from ((TIME, change) for change in fewer_chunks(plan))
-    for stage in range(plan.zero + 1, 4 if plan.dp * plan.cp > 1 else 0):
+    for stage in range(plan.zero + 1, 4 if shards_something(job, plan) else 0):
         yield TIME, plan_change(f"ZeRO-{stage}" if stage < 3 else "FSDP", f"--zero {stage}", zero=stage)
 
 

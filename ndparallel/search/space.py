@@ -5,10 +5,10 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatc
        every word (recompute, zero, sequence parallelism) with every layout, then every schedule with every
        number of chunks.
 Cost   some microseconds for every layout.
-Limit  Left out is what only has another name: ZeRO over one rank (but ZeRO-1 where frameworks ask for it),
-       ZeRO-2 in a pipeline of FSDP, schedules without a pipeline, one chunk of interleaved (eager 1F1B) and
-       of breadth-first (GPipe). Of sharding over fewer ranks than there are (HSDP) there is one that fills a
-       node, if no number is asked for.
+Limit  Left out is what only has another name: ZeRO that shards nothing (but the lowest stage that is asked
+       for, and ZeRO-1 where frameworks ask for it), ZeRO-2 in a pipeline of FSDP, schedules without a
+       pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding over fewer
+       ranks than there are (HSDP) there is one that fills a node, if no number is asked for.
        Modules that run again are the CHEAP ones, and only where a plan lacks memory without. `outside` names
        what else is priced where it is asked for, and never searched.
 
@@ -117,18 +117,34 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
     """The layouts with every choice of the three words, as plans whose degrees are arrays."""
     choices = {"zero": stages_of_zero(job), "sequence_parallel": WORDS["sequence_parallel"]}
     words = [some(values, fixed, name) for name, values in choices.items()]
-    tp, replicas = table[:, 0], table[:, 2] * table[:, 4]
+    tp, plans = table[:, 0], Plan(**dict(zip(DEGREES, table.T)))
+    shards, lowest = shards_something(job, plans), lowest_stage(job, plans, words[0])
     for (recompute, modules), zero, cut in product(recomputations(job, fixed), *words):
         uncut = (job.sequence // table[:, 4]) % tp > 0
-        other = np.logical_not(reduces_once(job, Plan(**dict(zip(DEGREES, table.T)), zero=zero)))
+        other = np.logical_not(reduces_once(job, replace(plans, zero=zero)))
         # which frameworks have with ZeRO-1 alone, or with ZeRO-3, or always
         over_one = job.weights_away or (zero == 3 and job.stack.shards_over_one == "always")
-        named = zero == 0 or (zero == 1 and precision_aware(job)) or over_one
-        rows = table[(named | (replicas > 1)) & other & (((tp > 1) & ~uncut) if cut else True)]
-        for shards, some_rows in by_shards(job, rows, zero, fixed):
+        named = (zero == lowest) | (zero == 1 and precision_aware(job)) | over_one
+        rows = table[(named | shards) & other & (((tp > 1) & ~uncut) if cut else True)]
+        for number, some_rows in by_shards(job, rows, zero, fixed):
             degrees = dict(zip(DEGREES, some_rows.T))
             again: dict[str, Any] = {"recompute": recompute, "recompute_modules": modules}
-            yield Plan(**degrees, **again, zero=zero, shards=shards, sequence_parallel=cut)
+            yield Plan(**degrees, **again, zero=zero, shards=number, sequence_parallel=cut)
+
+
+def shards_something(job: TrainingJob, plans: Plan) -> np.ndarray:
+    """Which plans have states that several ranks hold, for ZeRO to shard: of all weights those of dp and cp,
+    of experts that tp does not cut those of tp, too."""
+    experts = (plans.expert_ranks(job.stack) > 1) & bool(job.shape.experts)
+    return (plans.sharding_ranks > 1) | experts
+
+
+def lowest_stage(job: TrainingJob, plans: Plan, stages: Sequence[int]) -> np.ndarray:
+    """The stage of ZeRO that names plans of which it shards nothing: the lowest that they can have."""
+    found = np.full(np.shape(plans.tp), max(stages, default=0))
+    for stage in reversed(stages):
+        found = np.where(reduces_once(job, replace(plans, zero=stage)), found, stage)
+    return found
 
 
 def recomputations(job: TrainingJob, fixed: Fixed) -> list[tuple[str, tuple[str, ...]]]:

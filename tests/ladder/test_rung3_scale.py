@@ -509,6 +509,11 @@ def test_a_router_that_leaves_experts_without_rows():
     assert_followed(Mesh(dp=4, ep=4), model=SMALL.replace(experts=16, top_k=1))
 
 
+def test_token_counts_of_a_pipeline_rank_without_a_layer():
+    """Two layers on three ranks: the first has the embedding alone, and routes nothing."""
+    assert_followed(Mesh(pp=3, dp=2, ep=2), model=UNEVEN.replace(layers=2), batch=12)
+
+
 def test_token_counts_over_links_of_both_kinds():
     assert_followed(Mesh(dp=4, ep=4, tp=2), batch=8)
     assert_followed(Mesh(dp=4, ep=4, tp=2), replace(ROOMY, gpus_per_node=3), batch=8)

@@ -107,6 +107,7 @@ def test_what_is_written_is_read_back(model, cp, sharded, micro_batch, recompute
         (Plan(dp=16, zero=3), {"moments": "8bit"}, "no moments in 8 bits beside FSDP"),
         (Plan(dp=16, zero=3), {"offload": ("optimizer",)}, "moves weights, gradients and optimizer"),
         (Plan(dp=16, zero=3), {"dtype": "fp8"}, "no layers in fp8"),
+        (Plan(dp=16, zero=3, recompute="full", recompute_layers=2), {}, "recomputation of 2 layers"),
         (Plan(dp=16, zero=3, recompute="selective"), {}, "no --recompute selective; take none or full"),
         (Plan(dp=8, cp=2, zero=3, shards=2), {}, "take --shards 4 or more"),
     ],

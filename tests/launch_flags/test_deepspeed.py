@@ -276,6 +276,7 @@ def test_a_plan_that_cannot_be_is_refused_with_its_reason():
             "no moments in 8 bits on the host",
         ),
         ({}, Plan(pp=4, dp=4, zero=3), "no ZeRO-3 in a pipeline"),
+        ({}, Plan(dp=16, recompute="full", recompute_layers=2), "recomputation of 2 layers of a stage"),
         ({"software": "megatron-core"}, Plan(dp=16), "the plan is for megatron-core"),
         ({"batch": 96}, Plan(dp=12), "12 GPUs do not fill nodes of 8"),
     ],

@@ -1245,6 +1245,7 @@ def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():
         (titan, Plan(cp=4, dp=4, zero=3, shards=2), "take a multiple of 4"),
         (replace(titan, global_batch=63), Plan(cp=2, dp=3, zero=3, shards=3), "take a multiple of 2"),
         (ring, Plan(cp=2, dp=4, zero=3), "leave --context-parallel ring out"),
+        (on(titan, prefetch=False), Plan(dp=8, zero=3), "no key for prefetch False"),
         (titan, Plan(dp=8, recompute="full", recompute_layers=2), "2 layers of a stage"),
         (replace(titan, offload=("optimizer",)), Plan(dp=8, zero=3), "take --offload optimizer,weights with"),
         (

@@ -37,6 +37,12 @@ def test_every_remedy_of_a_plan_predicts_the_same_when_it_is_typed(capsys):
         assert typed["memory_bytes_per_stage"][0]["total"] <= each["memory_bytes"] <= 80 * 2**30
 
 
+def test_zero_is_a_remedy_on_one_data_parallel_rank_whose_tp_ranks_hold_the_same_experts(capsys):
+    words = "plan --model mixtral-8x7b --hardware b200 --gpus 8 --tp 4 --pp 2 --global-batch 64"
+    options = [each["option"] for each in answer(capsys, words)["remedies"]]
+    assert "--zero 2" in options and answer(capsys, f"{words} --zero 2")["fits"]
+
+
 @pytest.mark.parametrize("plan", ["", "--zero 3 --recompute full"])
 def test_accelerates_70b_fits_where_every_microbatch_sums_gradients(plan, capsys):
     """Else 2 bytes of each of 70.6 billion stay on every GPU: 141 GB."""

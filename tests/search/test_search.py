@@ -115,6 +115,30 @@ def test_the_best_plan_is_never_slower_than_a_thousand_random_legal_ones(model, 
             assert best <= time_step(job(model), plan).seconds * (1 + 1e-9), plan
 
 
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_zero_is_searched_on_one_data_parallel_rank_where_tp_ranks_hold_the_same_experts(gpus):
+    """They hold whole experts, and can share out their states."""
+    of, roomy = job("mixtral-8x7b"), 1e13
+    fixed = {"tp": gpus, "micro_batch": 1, "recompute": "none", "sequence_parallel": True}
+    best = search(of, gpus, fixed, frameworks=(), max_memory=roomy).best
+    plans = [Plan(tp=gpus, zero=zero, sequence_parallel=True) for zero in (0, 1, 2, 3)]
+    assert best.seconds == pytest.approx(min(time_step(of, plan).seconds for plan in plans))
+    assert peak_memory(of, best.plan).total < 0.8 * peak_memory(of, plans[0]).total
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_a_plan_that_has_nothing_to_shard_is_searched_under_the_zero_that_is_asked_for(zero):
+    fixed = {"tp": 2, "zero": zero, "micro_batch": 1, "recompute": "none", "sequence_parallel": True}
+    best = search(job(), 2, fixed, frameworks=(), max_memory=1e13).best
+    assert best.seconds == pytest.approx(time_step(job(), Plan(tp=2, sequence_parallel=True)).seconds)
+
+
+def test_a_single_gpu_of_software_that_always_shards_has_plans():
+    """Accelerate has ZeRO-2 and 3 alone."""
+    best = search(job("gpt2", batch=8, software="accelerate", sequence=1024), 1).best
+    assert (best.plan.dp, best.plan.zero) == (1, 2)
+
+
 def test_the_best_plan_is_never_slower_than_a_measured_runs_plan_on_the_same_job():
     one_of_each = {run["family"]: run for run in reversed(read_cases())}.values()
     cases = [case for run in one_of_each if (case := express(run)).plan.gpus <= 8 and not case.one_layer]
@@ -420,7 +444,7 @@ def test_shards_that_fill_no_node_are_searched_where_they_are_asked_for(shards):
 
 
 def test_fsdp_in_a_pipeline_is_searched_once():
-    for software, stages in (("torchtitan", {1}), ("megatron-core", {1, 2, 4, 8})):
+    for software, stages in (("torchtitan", {1}), ("megatron-core", {1, 2, 4, 8, 16})):
         some = job(software=software)
         plans = families(layouts(some, 16, {"tp": 1, "cp": 1}, Counter()), some, {"zero": 2})
         assert {int(pp) for plan in plans for pp in plan.pp} == stages

@@ -113,8 +113,8 @@ class MemoryCounters(MemoryCounter):
 
     @property
     def fullest(self) -> dict[str, float]:
-        place = np.argmax(self.most)
-        return {kind: float(held[place]) for kind, held in self.peak.items()}
+        place = np.argmax(self.most)  # a pipeline rank without experts holds numbers: its GPUs are alike
+        return {kind: float(np.ravel(held)[place]) for kind, held in self.peak.items()}
 
 
 class StreamClock:
