@@ -81,6 +81,6 @@ def only_for_4_gpus(gpu, outgoing, incoming):
 def ready_made(gpu, outgoing, incoming):
     """all_to_all of collectives.py does what you are asked to write"""
     came, ranks = np.stack(incoming), range(len(outgoing))
-    collectives.all_to_all(gpu, came, np.stack(outgoing), collectives.Group("all", ranks))
+    collectives.all_to_all(gpu, came, np.stack(outgoing), collectives.Group("all", tuple(ranks)))
     for array, part in zip(incoming, came):
         array[:] = part

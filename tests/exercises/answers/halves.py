@@ -109,6 +109,6 @@ class ReadyMade:
     @staticmethod
     def all_gather(gpu, pieces, ranks):
         whole = np.concatenate(pieces)
-        collectives.all_gather(gpu, whole, pieces[gpu.rank], collectives.Group("all", range(ranks)))
+        collectives.all_gather(gpu, whole, pieces[gpu.rank], collectives.Group("all", tuple(range(ranks))))
         for piece, came in zip(pieces, np.split(whole, ranks)):
             piece[:] = came

@@ -114,4 +114,4 @@ def whole_arrays_round(gpu, array, ranks):
 
 def ready_made(gpu, array, ranks):
     """all_reduce of collectives.py does what you are asked to write"""
-    collectives.all_reduce(gpu, array, collectives.Group("all", range(ranks)))
+    collectives.all_reduce(gpu, array, collectives.Group("all", tuple(range(ranks))))
