@@ -87,6 +87,7 @@ def answer_to(connection: Connection, file: str, path: Path, quiet: bool) -> Non
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C is the grader's to handle
     end_with_parent(os.getppid())
+    limit_memory()
     sys.stdin = open(os.devnull)  # noqa: SIM115  for as long as the process lives
     if quiet:
         sys.stdout = sys.stderr
@@ -147,8 +148,7 @@ def unusable(raised: str) -> str:
 
 
 def limited(run: Callable[[], Attempt], path: Path) -> Attempt:
-    """Run with a limit of CPU seconds and memory."""
-    limit_memory()
+    """Run with a limit of CPU seconds."""
     try:
         with limited_to(CPU_SECONDS, path):
             return run()
@@ -161,6 +161,7 @@ def limited(run: Callable[[], Attempt], path: Path) -> Attempt:
 
 
 def limit_memory() -> None:
+    """Limit the memory of this process, for as long as it lives."""
     if not STATM.exists():  # no Linux
         return
     import resource  # which Windows has not

@@ -13,9 +13,9 @@ from gpu import CLASSROOM, GPU, Operation
 from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import launch
 from ndparallel.exercises import grade as grading
-from ndparallel.exercises.answer import with_place
+from ndparallel.exercises.answer import ModelAnswer, with_place
 from ndparallel.exercises.catalog import find_exercise
-from ndparallel.exercises.grade import grade
+from ndparallel.exercises.grade import grade, graded, par_of
 from ndparallel.exercises.runs import attempt_of, wrong_losses
 from ndparallel.exercises.sums import contributions, explain, meaning, part, whole
 from ndparallel.exercises.verdict import WRONG, mark_of
@@ -71,6 +71,19 @@ def test_what_an_answer_has_started_ends_with_its_grade(tmp_path, capfd):
     started = processes_in(capfd.readouterr().out)
     assert len(started) == 8  # an answer runs on four GPUs
     wait_until_gone(started)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system limits memory")
+def test_memory_is_limited_where_the_answer_runs_and_not_where_it_is_graded_from(tmp_path):
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    shown = "    import resource; raise ValueError(resource.getrlimit(resource.RLIMIT_AS)[0])\n"
+    (inside,) = verdict_of(tmp_path, shown).sentences
+    assert float(inside.partition("ValueError: ")[2].split()[0]) >= grading.MEMORY_BYTES
+    ring = find_exercise("ring")
+    graded(ring, Path(ring.file), lambda: ModelAnswer(ring.asks), par_of(ring))
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_an_answer_ends_with_its_grader(tmp_path):
