@@ -234,6 +234,13 @@ RULES = (
         "leave one of the two out",
         lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",
     ),
+    never(  # overlap_comm in deepspeed/runtime/zero/stage3.py
+        "key for ZeRO-3's weights beside compute where its gradients are not, or the other way round",
+        "add dp to --overlap, or take --overlap none",
+        lambda job, plan: (
+            (job.stack.prefetch != bool(job.stack.dp_overlap and job.stack.live_weights)) & (plan.zero == 3)
+        ),
+    ),
     never(
         "rows beside another microbatch",
         "leave ep out of --overlap",

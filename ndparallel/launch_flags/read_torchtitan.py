@@ -164,6 +164,7 @@ def stack_from(settings: TorchtitanSettings, shape: ModelShape, plan: Plan) -> S
         dispatcher=backend if shape.experts and plan.ep > 1 else base.dispatcher,
         context_parallel="ring" if settings.given.get(ROTATION) == "alltoall" else base.context_parallel,
         expert_tp=settings.given.get(EXPERT_TP) == plan.tp > 1,
+        reshards=plan.zero != 3 or plan.pp > 1 or settings.text(RESHARD) != fields.TITAN_RESHARD[2],
     )
 
 

@@ -255,6 +255,16 @@ def test_switches_that_deepspeed_has_no_key_for_are_refused():
     )
 
 
+def test_one_key_says_whether_gradients_and_weights_of_zero_3_are_beside_compute():
+    for beside in (True, False):
+        stack = replace(find_stack("deepspeed"), dp_overlap=beside, prefetch=not beside)
+        with pytest.raises(
+            UserError, match="weights beside compute where its gradients are not, or the other"
+        ):
+            emit_deepspeed(replace(job_of(), stack=stack), Plan(dp=16, zero=3))
+        assert emit_deepspeed(replace(job_of(), stack=stack), Plan(dp=16, zero=2))
+
+
 def test_a_plan_that_cannot_be_is_refused_with_its_reason():
     with pytest.raises(UserError, match="tp"):
         emit_deepspeed(job_of(), Plan(tp=3, dp=16))

@@ -202,6 +202,31 @@ def test_a_file_of_toml_and_the_same_as_a_command_are_one_job():
 
 
 @pytest.mark.parametrize(
+    "switch",
+    [
+        {"gradient_bytes": 2},
+        {"fp8_attention": True},
+        {"fp8_head": True},
+        {"fused_experts": True},
+        {"early_stop": False},
+    ],
+)
+def test_a_switch_that_torchtitan_has_no_key_for_is_refused_and_not_dropped(switch):
+    stack = replace(find_stack("torchtitan"), **switch)
+    with pytest.raises(UserError, match=f"no key for {[*switch][0]}.*; leave that as it is"):
+        emit_torchtitan(TrainingJob(preset("llama-3-8b"), H100, stack, 4096, 16), Plan(dp=16, zero=3))
+
+
+def test_replicas_of_weights_that_are_not_freed_behind_the_forward_pass_are_written_and_read():
+    stack = replace(find_stack("torchtitan"), reshards=False)
+    job, plan = TrainingJob(preset("llama-3-8b"), H100, stack, 4096, 16), Plan(dp=16, zero=3, shards=8)
+    text = emit_torchtitan(job, plan)
+    found = read(text, name="plan.py")
+    assert 'fsdp_reshard_after_forward = "never"' in text
+    assert (found.job, found.plan) == (job, plan)
+
+
+@pytest.mark.parametrize(
     ("option", "recompute", "layers"), [('"op"', "selective", 0), ('"2"', "full", 40), ('"1"', "full", 0)]
 )
 def test_older_releases_compute_every_second_layer_again(option, recompute, layers):
