@@ -124,6 +124,13 @@ def test_a_plan_of_other_software_is_not_written_as_accelerates():
         emit_accelerate(job_of(stack=other), Plan(dp=16, zero=3))
 
 
+def test_states_on_the_host_and_weights_that_are_not_freed_are_read_back():
+    stack = replace(find_stack("accelerate-sync-each-batch"), reshards=False)
+    job, plan = job_of(stack=stack, offload=TOGETHER), Plan(dp=16, zero=3)
+    found = read(emit_accelerate(job, plan), model="llama-3-8b", variables={})
+    assert (found.job, found.plan) == (job, plan)
+
+
 def test_zero_2_keeps_weights_whole_from_a_forward_to_its_backward_pass():
     assert "fsdp_reshard_after_forward: false" in emit("accelerate", job_of(batch=16), Plan(dp=16, zero=2))
 

@@ -217,9 +217,11 @@ def test_a_switch_that_torchtitan_has_no_key_for_is_refused_and_not_dropped(swit
         emit_torchtitan(TrainingJob(preset("llama-3-8b"), H100, stack, 4096, 16), Plan(dp=16, zero=3))
 
 
-def test_replicas_of_weights_that_are_not_freed_behind_the_forward_pass_are_written_and_read():
+@pytest.mark.parametrize(("shards", "offload"), [(8, ()), (0, TOGETHER)])
+def test_replicas_or_host_with_weights_that_are_not_freed_are_read_back(shards, offload):
     stack = replace(find_stack("torchtitan"), reshards=False)
-    job, plan = TrainingJob(preset("llama-3-8b"), H100, stack, 4096, 16), Plan(dp=16, zero=3, shards=8)
+    job = TrainingJob(preset("llama-3-8b"), H100, stack, 4096, 16, offload=offload)
+    plan = Plan(dp=16, zero=3, shards=shards)
     text = emit_torchtitan(job, plan)
     found = read(text, name="plan.py")
     assert 'fsdp_reshard_after_forward = "never"' in text
@@ -270,7 +272,7 @@ def test_replicas_are_hsdp_and_without_shards_ddp():
     assert read(RECIPE, None, f"{degrees} 8").plan == Plan(dp=32, zero=3, shards=8, recompute="selective")
     assert read(RECIPE, None, f"{degrees} 1").plan == Plan(dp=4, recompute="selective")
     never = read(RECIPE, None, f"{degrees} 8 --parallelism.fsdp_reshard_after_forward never")
-    assert never.plan.zero == 3 and any("never is not modelled" in said for said in never.notes)
+    assert never.plan.zero == 3 and not never.job.stack.reshards
     alone = read(RECIPE, 8, "--parallelism.fsdp_reshard_after_forward never")
     assert alone.plan.zero == 2 and not any("is not modelled:" in said for said in alone.notes)
 
@@ -407,9 +409,9 @@ def test_states_are_on_the_host_where_torchtitan_is_told_so(words, away):
 
 
 def test_states_on_the_host_without_zero_3_are_said_to_stay_on_the_gpu():
-    words = "--training.enable_cpu_offload --parallelism.fsdp_reshard_after_forward never"
-    found = read(RECIPE, 8, words)
-    assert not found.job.offload
+    replicas = "--parallelism.data_parallel_replicate_degree 8 --parallelism.data_parallel_shard_degree 1"
+    found = read(RECIPE, 8, f"--training.enable_cpu_offload {replicas}")
+    assert found.plan.zero == 0 and not found.job.offload
     assert "enable_cpu_offload without ZeRO-3 is not modelled" in " ".join(found.notes)
 
 
