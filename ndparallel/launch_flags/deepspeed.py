@@ -32,7 +32,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.software import find_stack
 
-STACKS = ("deepspeed", "deepspeed-2021")
+STACKS = ("deepspeed",)
 FILE = "deepspeed_by_ndparallel.json"  # that the script writes: no name that a user may have given to another
 # of a software stack: what keys choose, or the program
 FREE = ("attention", "dp_overlap", "prefetch", *fields.DEEPSPEED_SIZES)
@@ -57,24 +57,21 @@ def free_switches(plan: Plan) -> tuple[str, ...]:
     return (*FREE, *(("gathers_first",) if plan.zero != 1 else ()))
 
 
-def by_transformers(job: TrainingJob, plan: Plan) -> bool:
+def by_transformers(plan: Plan) -> bool:
     """Whether the program is one that takes transformers' TrainingArguments."""
-    return job.stack.name == "deepspeed" and plan.pp == 1
+    return plan.pp == 1
 
 
 def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What a reader of the script wants to know and no key says."""
     yield from opening(job, plan, "deepspeed")
-    yield from programs_part(job, by_transformers(job, plan))
+    yield from programs_part(job, by_transformers(plan))
     if plan.pp > 1:
         again = f", activation_checkpoint_interval={int(plan.recompute == 'full')}"
         yield f"It builds the pipeline itself: PipelineModule(layers, num_stages={plan.pp}{again})."
-    elif plan.recompute == "full" and not by_transformers(job, plan):
-        yield "It computes every layer again in the backward pass."
     if plan.cp > 1:
         by_trainer = f'ParallelismConfig(sp_backend="deepspeed", sp_size={plan.cp}) in TrainingArguments'
-        by_hand = f"UlyssesSPAttentionHF.register_with_transformers(sequence_parallel_size={plan.cp}, ...)"
-        yield f"It sets Ulysses up: {by_trainer if by_transformers(job, plan) else by_hand}."
+        yield f"It sets Ulysses up: {by_trainer}."
     if plan.ep > 1:
         yield f"AutoEP knows the experts of {FOUND_EXPERTS}; those of others are named in expert_parallel."
     if job.adapters:
@@ -84,7 +81,7 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "Its attention is not fused."
     if job.routing_imbalance > 1:
         yield f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows."
-    if "optimizer" in job.offload and not by_transformers(job, plan):
+    if "optimizer" in job.offload and not by_transformers(plan):
         yield "The optimizer's learning rate is DeepSpeed's own, 0.001: give it params."
     if plan.gpus > full_nodes(job, plan)[1]:
         yield "The hosts are listed in /job/hostfile, or in the file of --hostfile."
@@ -110,7 +107,7 @@ def configuration(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Any]]:
     if "optimizer" in job.offload:
         yield from on_host(fields.DEEPSPEED_HOST)
         yield "optimizer.type", "AdamW"
-        yield from params(job, plan)
+        yield from params(plan)
     if job.weights_away:
         yield from on_host(fields.DEEPSPEED_WEIGHTS)
     if job.moments == "8bit":
@@ -132,15 +129,15 @@ def sizes(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, int]]:
             yield key, int(size)
 
 
-def params(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
+def params(plan: Plan) -> Iterator[tuple[str, str]]:
     """What transformers fills in for an optimizer that DeepSpeed makes."""
-    if by_transformers(job, plan):
+    if by_transformers(plan):
         yield from ((f"optimizer.params.{name}", "auto") for name in ("lr", "betas", "eps", "weight_decay"))
 
 
 def arguments_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     """The program's arguments that name the configuration, and that transformers compares with it."""
-    if not by_transformers(job, plan):
+    if not by_transformers(plan):
         yield "deepspeed --deepspeed_config", FILE
         return
     yield "deepspeed", FILE
@@ -166,7 +163,7 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_other_states(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError for what DeepSpeed keeps or drops in no other way."""
-    moments = fields.TRANSFORMERS_MOMENTS if by_transformers(job, plan) else ("fp32",)
+    moments = fields.TRANSFORMERS_MOMENTS if by_transformers(plan) else ("fp32",)
     known = replace(
         job,
         adapters=None,
@@ -236,6 +233,13 @@ RULES = (
         "moments in 8 bits on the host, where its own AdamW runs",
         "leave one of the two out",
         lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",
+    ),
+    never(  # overlap_comm in deepspeed/runtime/zero/stage3.py
+        "key for ZeRO-3's weights beside compute where its gradients are not, or the other way round",
+        "add dp to --overlap, or take --overlap none",
+        lambda job, plan: (
+            (job.stack.prefetch != bool(job.stack.dp_overlap and job.stack.live_weights)) & (plan.zero == 3)
+        ),
     ),
     never(
         "rows beside another microbatch",

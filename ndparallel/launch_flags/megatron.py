@@ -23,6 +23,7 @@ from ndparallel.launch_flags.megatron_rules import (
     dispatcher_of,
     no_flags_for,
     precision_aware,
+    weights_beside,
 )
 from ndparallel.launch_flags.nodes import torchrun_nodes
 from ndparallel.launch_flags.rules import other_software, refuse, switches_apart
@@ -233,7 +234,7 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     refuse_other_software(stack)
     yield fields.PARTS_BESIDE if stack.tp_overlap == "all" and plan.tp > 1 else ""
     yield fields.GRADIENTS_BESIDE if stack.dp_overlap else ""
-    yield fields.WEIGHTS_BESIDE if stack.dp_overlap and stack.gathers_first and plan.zero else ""
+    yield fields.WEIGHTS_BESIDE if weights_beside(job, plan) else ""
     yield "" if stack.pp_overlap else fields.MESSAGES_NOT_BESIDE
     yield fields.ROWS_BESIDE if plan.sends_rows_beside(job.stack) else ""
 

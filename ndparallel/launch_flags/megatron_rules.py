@@ -54,6 +54,13 @@ def precision_aware(job: TrainingJob) -> bool:
     return job.moments == "bf16" or "optimizer" in job.offload
 
 
+def weights_beside(job: TrainingJob, plan: Plan):
+    """Whether weights that ranks share come beside compute: FSDP's ahead of their layer, others once they are
+    stepped."""
+    stack, zero = job.stack, np.asarray(plan.zero)
+    return (zero == 3) & stack.prefetch | (zero > 0) & (zero < 3) & stack.gathers_first
+
+
 PAIRED = (  # overlap_moe_expert_parallel_comm
     never_beside(
         "in a pipeline of one chunk",
@@ -217,6 +224,11 @@ RULES = (
         "context parallelism without overlap",
         "add cp to --overlap",
         lambda job, plan: not job.stack.cp_overlap and plan.cp > 1,
+    ),
+    never(  # validate_args: --overlap-param-gather with --overlap-grad-reduce alone
+        "weights that come beside compute where gradients do not",
+        "add dp to --overlap, or take --overlap none",
+        lambda job, plan: ~np.asarray(job.stack.dp_overlap) & weights_beside(job, plan),
     ),
     *RECOMPUTED,
     *PAIRED,

@@ -43,7 +43,7 @@ from ndparallel.launch_flags.programs import (
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration, Settings, notes_on_keys, read_value
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
-from ndparallel.planner.legality import check
+from ndparallel.planner.legality import check, reduces_once
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stack import Stack
@@ -135,8 +135,9 @@ def read_accelerate(text: str, hardware: Hardware, beside: Beside = NOTHING) -> 
 
 def kept_whole(job: TrainingJob, plan: Plan) -> tuple[TrainingJob, Plan]:
     """What frees no weights behind the forward pass, as ZeRO-2, or as ZeRO-3 that gathers once: where
-    gradients stay whole until the last of several microbatches, or not all ranks share the states."""
-    if plan.zero == 3 or (plan.microbatches(job) == 1 and not plan.shards):
+    gradients stay whole until the last of several microbatches, not all ranks share the states, or the host
+    keeps them."""
+    if plan.zero == 3 or not (reduces_once(job, plan) or plan.shards or job.weights_away):
         return job, plan
     return replace(job, stack=replace(job.stack, reshards=False)), replace(plan, zero=3)
 

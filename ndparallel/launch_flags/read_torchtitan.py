@@ -17,7 +17,7 @@ from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.invocation import gpus_started, scheduled
-from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, plan_from
+from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, asks_for_host, plan_from
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration, notes_on_keys
 from ndparallel.launch_flags.shell import read_script
@@ -148,11 +148,6 @@ def job_from(settings: TorchtitanSettings, shape: ModelShape, hardware: Hardware
     )
 
 
-def asks_for_host(settings: TorchtitanSettings) -> bool:
-    """Whether the host keeps all states."""
-    return fields.TITAN_HOST in settings.given and settings.switch(fields.TITAN_HOST)
-
-
 def stack_from(settings: TorchtitanSettings, shape: ModelShape, plan: Plan) -> Stack:
     compiled = settings.switch("compile.enable") and "model" in settings.texts("compile.components")
     base = TORCHTITAN_COMPILED if compiled else TORCHTITAN
@@ -164,6 +159,7 @@ def stack_from(settings: TorchtitanSettings, shape: ModelShape, plan: Plan) -> S
         dispatcher=backend if shape.experts and plan.ep > 1 else base.dispatcher,
         context_parallel="ring" if settings.given.get(ROTATION) == "alltoall" else base.context_parallel,
         expert_tp=settings.given.get(EXPERT_TP) == plan.tp > 1,
+        reshards=plan.zero != 3 or plan.pp > 1 or settings.text(RESHARD) != fields.TITAN_RESHARD[2],
     )
 
 
@@ -222,5 +218,3 @@ def notes_on_the_step(settings: TorchtitanSettings, job: TrainingJob, plan: Plan
         yield f"{RESHARD} always is not modelled in a pipeline: gathered weights stay whole."
     if asks_for_host(settings) and not job.offload:
         yield f"{fields.TITAN_HOST} without ZeRO-3 is not modelled: all states stay on the GPU."
-    if plan.zero == 3 and plan.shards and settings.value(RESHARD) == "never":
-        yield f"{RESHARD} never is not modelled with replicas: weights are gathered twice."

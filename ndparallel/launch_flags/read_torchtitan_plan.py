@@ -30,7 +30,8 @@ def plan_from(settings: TorchtitanSettings, shape: ModelShape, gpus: int) -> Pla
     reshard = settings.word(
         RESHARD, {"default": 3, **{word: zero for zero, word in fields.TITAN_RESHARD.items()}}
     )
-    zero = 0 if sharded == 1 < replicas else 3 if degrees["pp"] > 1 or replicas > 1 else reshard
+    as_zero_3 = degrees["pp"] > 1 or replicas > 1 or asks_for_host(settings)
+    zero = 0 if sharded == 1 < replicas else 3 if as_zero_3 else reshard
     plan = Plan(
         **degrees,
         dp=dp,
@@ -41,6 +42,11 @@ def plan_from(settings: TorchtitanSettings, shape: ModelShape, gpus: int) -> Pla
     )
     plan = with_recomputation(settings, plan, shape)
     return with_schedule(settings, plan, shape) if plan.pp > 1 else plan
+
+
+def asks_for_host(settings: TorchtitanSettings) -> bool:
+    """Whether the host keeps all states."""
+    return fields.TITAN_HOST in settings.given and settings.switch(fields.TITAN_HOST)
 
 
 def data_degrees(settings: TorchtitanSettings, others: int, gpus: int) -> tuple[int, int]:

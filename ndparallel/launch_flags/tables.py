@@ -106,7 +106,7 @@ DEEPSPEED_OTHERS = {
         "capacity_factor": REFUSED,
     },
     "software": {
-        "software": "(none: deepspeed or deepspeed-2021; others refused)",
+        "software": "(none: deepspeed; others refused)",
         "attention": PROGRAM,
         "context_parallel = all-to-all": DEFAULT,
         **dict.fromkeys(("context_parallel = ring", "context_parallel = all-gather"), REFUSED),

@@ -17,7 +17,7 @@ from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import torchrun_nodes
-from ndparallel.launch_flags.rules import other_software, refuse
+from ndparallel.launch_flags.rules import other_software, refuse, switches_apart
 from ndparallel.launch_flags.torchtitan_models import Flavor, flavor_of, torchtitan_lacks
 from ndparallel.launch_flags.torchtitan_rules import RULES, compiled
 from ndparallel.pipeline.catalog import names_in
@@ -27,7 +27,17 @@ from ndparallel.planner.legality import check
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import split_of
 
-OPTIONS = {"attention": "no-flash-attention", "dispatcher": "dispatcher"}  # that change a stack's field
+OVERLAPS = ("tp_overlap", "dp_overlap", "prefetch", "pp_overlap", "cp_overlap")
+OPTIONS = {  # that change a stack's field
+    "attention": "no-flash-attention",
+    "dispatcher": "dispatcher",
+    **dict.fromkeys(OVERLAPS, "overlap"),
+}
+# of its software: what keys choose, or RULES refuse
+CHOSEN = (
+    *("name", "reshards", "sequence_parallel", "context_parallel", "selective", "graphs", "hides_dispatch"),
+    *("fused_permutation", "fused_router", "expert_tp"),
+)
 STACKS = ("torchtitan", "torchtitan-compiled")
 FLOAT8 = "fp8-row"  # as Float8LinearConverter scales it (torchtitan/components/quantization/float8.py)
 OTHER_FLOAT8 = ("fp8", "fp8-current", "fp8-block")
@@ -159,7 +169,7 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     for name, key in fields.TITAN_DEGREES.items():
         yield key, f"{getattr(plan, name)}"
     yield "parallelism.enable_sequence_parallel", f"{plan.sequence_parallel}"
-    yield from sharding(plan)
+    yield from sharding(plan, job.stack.reshards)
     yield from pipeline(job, plan)
     yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
     yield "compile.enable", f"{compiled(job)}"
@@ -186,24 +196,28 @@ def refuse_other_states(job: TrainingJob) -> None:
 def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError for switches that are not as in torchtitan, which has no key for them."""
     own, stack = find_stack(job.stack.name), job.stack
-    used = {
-        "attention": True,
-        "dispatcher": plan.ep > 1 and not names_dispatcher(job, plan),
-        "tp_overlap": plan.tp > 1 and stack.tp_overlap != "products",
-        "dp_overlap": plan.dp * plan.cp > 1,
-        "prefetch": plan.zero == 3 and plan.dp * plan.cp > 1 and stack.dp_overlap,
-        "pp_overlap": plan.pp > 1,
-        "cp_overlap": plan.cp > 1,
-    }
-    differs = [
-        name for name, is_used in used.items() if is_used and getattr(stack, name) != getattr(own, name)
-    ]
-    if differs:
-        options = [f"--{OPTIONS.get(name, 'overlap')}" for name in differs]
+    if differs := switches_apart(stack, own, [*CHOSEN, *idle_switches(job, plan)]):
+        options = [f"--{OPTIONS[name]}" for name in differs if name in OPTIONS]
+        known = len(options) == len(differs)
         raise torchtitan_lacks(
             f"key for {listed([f'{name} {getattr(stack, name)}' for name in differs])}",
-            f"leave {listed([*dict.fromkeys(options)])} out",
+            f"leave {listed([*dict.fromkeys(options)])} out" if known else "leave that as it is",
         )
+
+
+def idle_switches(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """Switches that do nothing in this plan, or that a key names."""
+    stack, sharded = job.stack, plan.dp * plan.cp > 1
+    idle = {
+        "dispatcher": plan.ep == 1 or names_dispatcher(job, plan),
+        "tp_overlap": plan.tp == 1 or stack.tp_overlap == "products",
+        "dp_overlap": not sharded,
+        "gathers_first": True,  # it has no ZeRO-1
+        "prefetch": not (plan.zero == 3 and sharded and stack.dp_overlap),
+        "pp_overlap": plan.pp == 1,
+        "cp_overlap": plan.cp == 1,
+    }
+    yield from (name for name, is_idle in idle.items() if is_idle)
 
 
 def names_dispatcher(job: TrainingJob, plan: Plan):
@@ -212,14 +226,14 @@ def names_dispatcher(job: TrainingJob, plan: Plan):
     return job.stack.dispatcher in DISPATCHERS and bool(job.shape.experts) and plan.ep > 1
 
 
-def sharding(plan: Plan) -> Iterator[tuple[str, str]]:
+def sharding(plan: Plan, reshards: bool) -> Iterator[tuple[str, str]]:
     """torchtitan shards over cp too, and optimizers never alone. In a pipeline gathered weights stay, as they
     are priced: they come back for each microbatch where that is asked for, and are whole all the same."""
     shards = (plan.shards if plan.zero == 3 and plan.shards else plan.dp * plan.cp) if plan.zero else 1
     yield "parallelism.data_parallel_shard_degree", f"{shards // plan.cp}"
     yield "parallelism.data_parallel_replicate_degree", f"{plan.dp * plan.cp // shards}"
     if plan.zero:
-        reshard = "never" if plan.pp > 1 else fields.TITAN_RESHARD[plan.zero]
+        reshard = fields.TITAN_RESHARD[plan.zero] if reshards and plan.pp == 1 else "never"
         yield "parallelism.fsdp_reshard_after_forward", f'"{reshard}"'
 
 

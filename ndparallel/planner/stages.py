@@ -157,8 +157,8 @@ def keeps_weights(job: TrainingJob, plan: Plan):
 
 
 def weights_are_whole(job: TrainingJob, plan: Plan):
-    """Whether all of ZeRO-3's weights are whole at the end of the forward pass."""
-    return keeps_weights(job, plan) | ((plan.zero == 3) & (not job.stack.reshards))
+    """Whether all of FSDP's weights are whole at the end of the forward pass, as ZeRO-2's are."""
+    return keeps_weights(job, plan) | (plan.zero == 2) | (not job.stack.reshards)
 
 
 def keeps_gradients(job: TrainingJob, plan: Plan):

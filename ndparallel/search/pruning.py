@@ -62,11 +62,15 @@ def part_of_lengths(
     space: SearchSpace, families: list[Plan], priced_bytes: float, lengths: list[int]
 ) -> Part:
     """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced. Other
-    modules run again only where a plan lacks memory that runs nothing again: it is never slower; and some of
-    them only where all of them make it fit."""
+    modules run again only where a plan lacks memory that runs nothing again: it is never slower, unless its
+    activations go to the host; and some of them only where all of them make it fit."""
     own, *others = rows_by_modules(families, lengths)
     selection = PlanSelection(space, families, priced_bytes, bool(others))
     lacking = selection.select(own)
+    if space.job.activations_away:
+        for rows in others:
+            selection.select(rows)
+        others = []
     if others:
         largest, *smaller = others
         helped = selection.select(largest, lacking)

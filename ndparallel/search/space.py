@@ -6,11 +6,12 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatc
        number of chunks.
 Cost   some microseconds for every layout.
 Limit  Left out is what only has another name: ZeRO that shards nothing (but the lowest stage that is asked
-       for, and ZeRO-1 where frameworks ask for it), ZeRO-2 in a pipeline of FSDP, schedules without a
+       for, and ZeRO-1 and 3 where frameworks ask for them), ZeRO-2 in a pipeline of FSDP, schedules without a
        pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding over fewer
        ranks than there are (HSDP) there is one that fills a node, if no number is asked for.
-       Modules that run again are the CHEAP ones, and only where a plan lacks memory without. `outside` names
-       what else is priced where it is asked for, and never searched.
+       Modules that run again are the CHEAP ones, and only where a plan lacks memory without, or its
+       activations go to the host. `outside` names what else is priced where it is asked for, and never
+       searched.
 
 Glossary
     layout   degrees and the size of a microbatch
@@ -123,7 +124,7 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
         uncut = (job.sequence // table[:, 4]) % tp > 0
         other = np.logical_not(reduces_once(job, replace(plans, zero=zero)))
         # which frameworks have with ZeRO-1 alone, or with ZeRO-3, or always
-        over_one = job.weights_away or (zero == 3 and job.stack.shards_over_one == "always")
+        over_one = job.weights_away or (zero == 3 and "torchtitan" in whose(job))
         named = (zero == lowest) | (zero == 1 and precision_aware(job)) | over_one
         rows = table[(named | shards) & other & (((tp > 1) & ~uncut) if cut else True)]
         for number, some_rows in by_shards(job, rows, zero, fixed):

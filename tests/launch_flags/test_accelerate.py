@@ -88,7 +88,6 @@ def test_what_is_written_is_read_back(model, cp, sharded, micro_batch, recompute
     job = job_of(model, stack=replace(find_stack("accelerate"), **switches), **states)
     assume(not [*why_not(job, plan)])
     assume("reshards" not in switches or (zero == 3 and plan.microbatches(job) > 1))
-    assume("whole_between" not in switches or zero == 3)
     try:
         text = emit_accelerate(job, plan)
     except UserError as reason:
@@ -123,6 +122,13 @@ def test_a_plan_of_other_software_is_not_written_as_accelerates():
     other = replace(find_stack("accelerate"), prefetch=False)
     with pytest.raises(UserError, match="Accelerate 1.15.0 has no key for the plan's prefetch"):
         emit_accelerate(job_of(stack=other), Plan(dp=16, zero=3))
+
+
+def test_states_on_the_host_and_weights_that_are_not_freed_are_read_back():
+    stack = replace(find_stack("accelerate-sync-each-batch"), reshards=False)
+    job, plan = job_of(stack=stack, offload=TOGETHER), Plan(dp=16, zero=3)
+    found = read(emit_accelerate(job, plan), model="llama-3-8b", variables={})
+    assert (found.job, found.plan) == (job, plan)
 
 
 def test_zero_2_keeps_weights_whole_from_a_forward_to_its_backward_pass():

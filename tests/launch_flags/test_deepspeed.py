@@ -200,11 +200,9 @@ def test_the_script_says_what_no_key_says(words, where, where_not):
     assert words in said and words not in silent
 
 
-def test_software_of_2021_has_no_trainer_and_the_script_says_what_its_program_does():
-    older = job_of(software="deepspeed-2021")
-    again, once = (emit_deepspeed(older, Plan(dp=16, zero=1, recompute=way)) for way in ("full", "none"))
-    assert "It computes every layer again" in again and "again" not in once
-    assert "TrainingArguments" not in again and "--deepspeed_config" in again
+def test_a_plan_for_deepspeed_of_2021_is_not_written_in_keys_of_the_present_one():
+    with pytest.raises(UserError, match="the plan is for deepspeed-2021, which is other software than Deep"):
+        emit_deepspeed(job_of(software="deepspeed-2021"), Plan(dp=16, zero=1))
 
 
 def test_an_optimizer_on_the_host_has_a_learning_rate_of_transformers_or_deepspeeds_own():
@@ -255,6 +253,16 @@ def test_switches_that_deepspeed_has_no_key_for_are_refused():
     assert "# Its attention is not fused." in emit_deepspeed(
         replace(job_of(), stack=chosen), Plan(dp=16, zero=3)
     )
+
+
+def test_one_key_says_whether_gradients_and_weights_of_zero_3_are_beside_compute():
+    for beside in (True, False):
+        stack = replace(find_stack("deepspeed"), dp_overlap=beside, prefetch=not beside)
+        with pytest.raises(
+            UserError, match="weights beside compute where its gradients are not, or the other"
+        ):
+            emit_deepspeed(replace(job_of(), stack=stack), Plan(dp=16, zero=3))
+        assert emit_deepspeed(replace(job_of(), stack=stack), Plan(dp=16, zero=2))
 
 
 def test_a_plan_that_cannot_be_is_refused_with_its_reason():

@@ -626,6 +626,11 @@ def test_what_else_cannot_be_written_is_refused_in_a_sentence():
             Plan(tp=2, dp=4),
             "add tp to --overlap",
         ),
+        (
+            replace(job_of(), stack=replace(STACKS["megatron-core"], dp_overlap=False)),
+            Plan(dp=8, zero=3),
+            "weights that come beside compute where gradients do not; add dp to --overlap",
+        ),
         (job_of("gpt2"), Plan(dp=3), "nearest batch"),
     ):
         with pytest.raises(UserError, match=said):

@@ -202,6 +202,33 @@ def test_a_file_of_toml_and_the_same_as_a_command_are_one_job():
 
 
 @pytest.mark.parametrize(
+    "switch",
+    [
+        {"gradient_bytes": 2},
+        {"fp8_attention": True},
+        {"fp8_head": True},
+        {"fused_experts": True},
+        {"early_stop": False},
+    ],
+)
+def test_a_switch_that_torchtitan_has_no_key_for_is_refused_and_not_dropped(switch):
+    stack = replace(find_stack("torchtitan"), **switch)
+    with pytest.raises(UserError, match=f"no key for {[*switch][0]}.*; leave that as it is"):
+        emit_torchtitan(TrainingJob(preset("llama-3-8b"), H100, stack, 4096, 16), Plan(dp=16, zero=3))
+
+
+@pytest.mark.parametrize(("shards", "offload"), [(8, ()), (0, TOGETHER)])
+def test_replicas_or_host_with_weights_that_are_not_freed_are_read_back(shards, offload):
+    stack = replace(find_stack("torchtitan"), reshards=False)
+    job = TrainingJob(preset("llama-3-8b"), H100, stack, 4096, 16, offload=offload)
+    plan = Plan(dp=16, zero=3, shards=shards)
+    text = emit_torchtitan(job, plan)
+    found = read(text, name="plan.py")
+    assert 'fsdp_reshard_after_forward = "never"' in text
+    assert (found.job, found.plan) == (job, plan)
+
+
+@pytest.mark.parametrize(
     ("option", "recompute", "layers"), [('"op"', "selective", 0), ('"2"', "full", 40), ('"1"', "full", 0)]
 )
 def test_older_releases_compute_every_second_layer_again(option, recompute, layers):
@@ -245,7 +272,7 @@ def test_replicas_are_hsdp_and_without_shards_ddp():
     assert read(RECIPE, None, f"{degrees} 8").plan == Plan(dp=32, zero=3, shards=8, recompute="selective")
     assert read(RECIPE, None, f"{degrees} 1").plan == Plan(dp=4, recompute="selective")
     never = read(RECIPE, None, f"{degrees} 8 --parallelism.fsdp_reshard_after_forward never")
-    assert never.plan.zero == 3 and any("never is not modelled" in said for said in never.notes)
+    assert never.plan.zero == 3 and not never.job.stack.reshards
     alone = read(RECIPE, 8, "--parallelism.fsdp_reshard_after_forward never")
     assert alone.plan.zero == 2 and not any("is not modelled:" in said for said in alone.notes)
 
@@ -382,9 +409,9 @@ def test_states_are_on_the_host_where_torchtitan_is_told_so(words, away):
 
 
 def test_states_on_the_host_without_zero_3_are_said_to_stay_on_the_gpu():
-    words = "--training.enable_cpu_offload --parallelism.fsdp_reshard_after_forward never"
-    found = read(RECIPE, 8, words)
-    assert not found.job.offload
+    replicas = "--parallelism.data_parallel_replicate_degree 8 --parallelism.data_parallel_shard_degree 1"
+    found = read(RECIPE, 8, f"--training.enable_cpu_offload {replicas}")
+    assert found.plan.zero == 0 and not found.job.offload
     assert "enable_cpu_offload without ZeRO-3 is not modelled" in " ".join(found.notes)
 
 

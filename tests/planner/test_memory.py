@@ -162,6 +162,16 @@ def test_gradients_of_fsdp_stay_whole_in_float32_between_microbatches_where_the_
     assert titan[0].buffers == titan[1].buffers
 
 
+@pytest.mark.parametrize("name", ["torchtitan", "accelerate-sync-each-batch", "fsdp-2023"])
+def test_fsdps_zero_2_holds_what_zero_3_does_that_frees_no_weights_behind_the_forward_pass(name):
+    """One setting, reshard_after_forward=False: the same gathers into the same buffers."""
+    job = fsdp(name, sequence=1024)
+    keeps = replace(job, stack=replace(job.stack, reshards=False))
+    two, three = (peak_memory(*each) for each in ((job, Plan(dp=4, zero=2)), (keeps, Plan(dp=4, zero=3))))
+    assert two == three
+    assert two.weights == pytest.approx(LLAMA.parameters().total) and two.buffers > 2 * two.weights
+
+
 @pytest.mark.parametrize("tp", [2, 4])
 def test_fsdp_over_one_rank_keeps_whole_gradients_beside_what_tp_cuts(tp):
     """KempnerForge's mesh has dp_shard=1 beside tp: 4 bytes of a gradient wait for the last microbatch while

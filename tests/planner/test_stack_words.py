@@ -26,6 +26,15 @@ def test_a_misspelled_kernel_is_told_its_nearest():
         replace(MEGATRON, attention="flash-2")
 
 
+@pytest.mark.parametrize("fusion", ["eager", "compiled", "minimal"])
+def test_dropout_is_refused_where_its_kernels_have_no_price(fusion):
+    assert replace(MEGATRON, dropout=True).dropout and "dropout" not in MEMORY_PASSES[fusion]
+    with pytest.raises(
+        UserError, match=f"fusion is {fusion} is not priced: take fusion fused, or no dropout"
+    ):
+        replace(MEGATRON, dropout=True, fusion=fusion)
+
+
 def test_words_of_fusion_and_attention_are_those_that_have_prices():
     fused = {kernel.rpartition(" ")[0] for rates in published().values() for kernel in rates.curves}
     assert {*WORDS["fusion"]} == MEMORY_PASSES.keys()

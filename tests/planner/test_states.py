@@ -263,6 +263,16 @@ def test_fsdp_gathers_a_frozen_base_and_reduces_the_adapters_alone():
     assert exposed < whole
 
 
+def test_fsdps_zero_2_gathers_a_frozen_base_too_and_without_fsdp_the_adapters_alone():
+    """Its shards are FSDP's, however long weights stay whole."""
+    stack = replace(find_stack("torchtitan"), reshards=False)
+    tuned = replace(job(adapters=Adapters(16)), stack=stack)
+    two, three = (predict(tuned, Plan(dp=8, zero=zero)).seconds for zero in (2, 3))
+    assert two == pytest.approx(three)
+    other = replace(tuned, stack=find_stack("deepspeed"))
+    assert predict(other, Plan(dp=8, zero=2)).seconds < predict(other, Plan(dp=8, zero=3)).seconds
+
+
 # --------------------------------------------------------------------------------------------- the optimizer
 
 

@@ -78,6 +78,13 @@ def test_torchtitan_shards_over_one_rank_and_shards_that_are_whole_are_ddp():
     assert {one.plan.zero for one in found.ranked} == {3}
 
 
+def test_plans_over_one_rank_that_torchtitan_alone_has_are_searched_where_any_framework_may_launch_them():
+    """It has no other ZeRO on one data-parallel rank, and no other framework has looped-bfs."""
+    some = job("llama-3-8b", software="pytorch", batch=8)
+    found = search(some, 2, fixed={"tp": 1, "pp": 2, "schedule": "looped-bfs"}, max_memory=1e13)
+    assert found.best.plan.zero == 3 and FRAMEWORKS["torchtitan"].has(some, found.best.plan)
+
+
 def test_deepspeed_has_zero_3_of_experts_that_ep_ranks_share_without_tp_alone():
     some = job("mixtral-8x7b", software="deepspeed")
     plans = {(tp, ep, zero): Plan(tp=tp, dp=64 // tp, ep=ep, zero=zero) for tp, ep, zero in SHARED_EXPERTS}

@@ -30,6 +30,7 @@ from ndparallel.planner.numbers import either, larger, most
 from ndparallel.planner.stages import (
     ENDS,
     elements_of,
+    gathers_every_microbatch,
     keeps_gradients,
     kinds_by_stage,
     table_elements,
@@ -128,7 +129,8 @@ def is_fully_sharded(job: TrainingJob, plan: Plan):
     """Whether FSDP gathers weights and scatters gradients, be it over one rank."""
     over_one = job.stack.shards_over_one
     alone = (over_one == "always") | ((over_one == "tp") & (plan.tp > 1))
-    return (plan.zero == 3) & ((plan.dp * plan.cp > 1) | alone | job.weights_away)
+    several = plan.dp * plan.cp > 1
+    return gathers_every_microbatch(job, plan) & (several | alone | job.weights_away)
 
 
 def whole_weights(job: TrainingJob, plan: Plan, held: Elements):

@@ -12,7 +12,7 @@ from ndparallel.model.costs import itemsize
 from ndparallel.planner.layers.operations import HALF, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.numbers import anywhere
-from ndparallel.planner.stages import elements_of, trained_of
+from ndparallel.planner.stages import elements_of, gathers_every_microbatch, trained_of
 from ndparallel.planner.step.parameter_kernels import owned
 
 
@@ -57,7 +57,7 @@ def gathered_elements(pricing: Pricing, kind: str) -> tuple[Any, Any]:
     """Parameters of a unit that ZeRO gathers, in numbers of 16 bits: from FSDP's shards all, else those that
     were stepped, cast where they are kept so alone."""
     job, plan = pricing.job, pricing.plan
-    if job.adapters and plan.zero < 3:
+    if job.adapters and not gathers_every_microbatch(job, plan):
         return trained_of(job, plan, kind)
     return elements_of(job, plan, kind, job.gathered_matrix_bytes / HALF)
 
