@@ -16,6 +16,7 @@ from ndparallel.planner.ports import PortsAlone, ReplayedPlan
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.planner.step.pipeline import schedule_of
 from ndparallel.planner.step.pipeline_journal import framework_journals
+from ndparallel.planner.token_counts import TokenCounts
 from ndparallel.results.contention import measure_contention
 from tests.ladder.test_rung3_framework import (
     GPUS,
@@ -143,6 +144,27 @@ def test_where_a_ring_has_links_of_both_kinds_one_gpu_stands_for_all_but_nearly(
 def test_where_groups_have_ports_of_their_own_nothing_is_added(mesh, gpus_per_node):
     """Four GPUs of a node that exchange little at the same time; tp in nodes, dp across; a pipeline alone."""
     assert assert_added(mesh, gpus_per_node, zero=1) == 0
+
+
+@pytest.mark.parametrize(
+    ("mesh", "zero", "top_k", "rel"),
+    [
+        (Mesh(dp=4, ep=4), 1, 4, 1e-6),
+        (Mesh(dp=4, ep=2, pp=2), 2, 4, 1e-6),
+        (Mesh(dp=4, ep=2), 0, 2, 0.03),
+    ],
+    ids=str,
+)
+def test_rows_that_a_run_has_noted_share_ports_exactly_if_in_balance_and_else_nearly(mesh, zero, top_k, rel):
+    lesson = grid_job(mesh, {"bucket_mb": 0.02, "zero": zero, "model": ALL_EXPERTS.replace(top_k=top_k)})
+    program, hardware = strategy("4d_combined", "DP only").program, replace(ROOMY, gpus_per_node=1)
+    results = launch(program, mesh.world_size, hardware, lesson, engine="inline", keep_journal=True)
+    job, plan = planned(lesson, hardware, zero=zero, **GRID)
+    counts = TokenCounts.of_step([result.value.routed[0] for result in results])
+    found = predict(replace(job, token_counts=counts), plan)
+    replayed = measure_contention(results, hardware, 1)
+    assert found.sharing_seconds == pytest.approx(replayed.sharing_seconds, rel=rel)
+    assert replayed.sharing_seconds > 0
 
 
 # ------------------------------------------------------------------------------------- a framework's plans

@@ -17,9 +17,24 @@ from ndparallel.pipeline.checker import GIVES
 from ndparallel.pipeline.clock import ONWARD
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.ports import Piece, PortUse, Round
-from ndparallel.planner.step.streams import BEFORE, Item, Machine, StreamClock, line_of, longest
+from ndparallel.planner.step.streams import (
+    BEFORE,
+    Item,
+    Machine,
+    MemoryCounter,
+    StreamClock,
+    line_of,
+    longest,
+)
 
 COMPUTE = "compute"
+
+
+class NoMemory(MemoryCounter):
+    """A journal says nothing of what is held, which may be another number on each GPU."""
+
+    def hold(self, kind: str, nbytes: Any) -> None:
+        pass
 
 
 class JournalClock(StreamClock):
@@ -27,6 +42,7 @@ class JournalClock(StreamClock):
 
     def __init__(self, machine: Machine, now: Any = 0.0, rank: int = 0) -> None:
         super().__init__(machine, now)
+        self.memory = NoMemory()
         self.rank = rank
         self.journal: Journal = []
         self.latest: dict[str, int] = {}  # entry of each stream
