@@ -39,6 +39,7 @@ from tests.support.common import strategy
 
 GRID: dict[str, Any] = {"grid": True, "bucket_bytes": 2e4}
 EIGHT_LAYERS = SMALL.replace(layers=8)
+TIED = EIGHT_LAYERS.replace(tied=True)
 
 
 def added(
@@ -80,7 +81,7 @@ def alone(found: Prediction, journals: Callable) -> float:
         (Mesh(tp=2, dp=2), {}),
         (Mesh(dp=4, ep=2), {"model": ALL_EXPERTS}),
         (Mesh(tp=2, pp=2, dp=2), {}),
-        (Mesh(tp=2, pp=2, dp=2), {"clip_grad_norm": 0.5}),
+        (Mesh(tp=2, pp=2, dp=2), {"model": TIED}),
         (Mesh(dp=4, ep=2, pp=2), {"model": ALL_EXPERTS}),
     ],
     ids=str,
@@ -89,6 +90,15 @@ def test_journals_replayed_on_ports_that_nobody_shares_take_the_steps_seconds(me
     lesson = grid_job(mesh, {"bucket_mb": 0.02, "zero": zero} | changes)
     found = predict(*planned(lesson, replace(ROOMY, gpus_per_node=2), zero=zero, **GRID))
     assert alone(found, executed_journals) == pytest.approx(found.seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("pp", [2, 4])
+def test_the_norm_of_a_pipeline_is_summed_behind_its_last_rank(pp, zero):
+    """Nearly: some pieces of one number are empty, and here all that travel are as large as the number."""
+    lesson = grid_job(Mesh(pp=pp, dp=2), {"bucket_mb": 0.02, "zero": zero, "clip_grad_norm": 0.5})
+    found = predict(*planned(lesson, replace(ROOMY, gpus_per_node=1), zero=zero, **GRID))
+    assert alone(found, executed_journals) == pytest.approx(found.seconds, rel=1e-4)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -127,6 +137,11 @@ def test_pipeline_messages_beside_tp_in_every_order_of_actions(schedule):
 @pytest.mark.parametrize("tp", [2, 4])
 def test_pipeline_messages_beside_tp_alone(tp):
     assert assert_added(Mesh(tp=tp, pp=4), 1) > 0.02
+
+
+@pytest.mark.parametrize("mesh", [Mesh(pp=2), Mesh(pp=4), Mesh(pp=4, dp=2), Mesh(tp=2, pp=2, dp=2)], ids=str)
+def test_the_sum_of_a_table_at_both_ends_of_a_pipeline_beside_its_last_messages(mesh):
+    assert assert_added(mesh, 1, model=TIED) > 0.002
 
 
 @pytest.mark.parametrize(
