@@ -35,6 +35,8 @@ class BFloat16(np.ndarray):
     ) -> Any:
         written = {"out": tuple(map(wide, out))} if out else {}
         result = getattr(ufunc, method)(*map(wide, inputs), **written, **more)
+        if method == "at":  # which writes into its first input
+            round_in_place(inputs[0])
         if out:
             for array in out:
                 round_in_place(array)

@@ -8,7 +8,7 @@ Idea   A GPU has a port to its node and one to other nodes, as on the replayed n
        (ndparallel.planner.step.journal) are replayed twice, on ports that are shared and on ports that are
        not.
 Cost   Some ten microseconds for each message, on both networks.
-Limit  Of GPUs of one pipeline rank whose links differ, the one whose links are slowest stands for all.
+Limit  Of GPUs of one pipeline rank whose links or rows differ, the one that is slowest stands for all.
 
 Glossary
     piece   what a GPU sends at once by one port

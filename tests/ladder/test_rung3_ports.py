@@ -16,6 +16,7 @@ from ndparallel.planner.ports import PortsAlone, ReplayedPlan
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.planner.step.pipeline import schedule_of
 from ndparallel.planner.step.pipeline_journal import framework_journals
+from ndparallel.planner.token_counts import TokenCounts
 from ndparallel.results.contention import measure_contention
 from tests.ladder.test_rung3_framework import (
     GPUS,
@@ -38,6 +39,7 @@ from tests.support.common import strategy
 
 GRID: dict[str, Any] = {"grid": True, "bucket_bytes": 2e4}
 EIGHT_LAYERS = SMALL.replace(layers=8)
+TIED = EIGHT_LAYERS.replace(tied=True)
 
 
 def added(
@@ -79,7 +81,7 @@ def alone(found: Prediction, journals: Callable) -> float:
         (Mesh(tp=2, dp=2), {}),
         (Mesh(dp=4, ep=2), {"model": ALL_EXPERTS}),
         (Mesh(tp=2, pp=2, dp=2), {}),
-        (Mesh(tp=2, pp=2, dp=2), {"clip_grad_norm": 0.5}),
+        (Mesh(tp=2, pp=2, dp=2), {"model": TIED}),
         (Mesh(dp=4, ep=2, pp=2), {"model": ALL_EXPERTS}),
     ],
     ids=str,
@@ -88,6 +90,15 @@ def test_journals_replayed_on_ports_that_nobody_shares_take_the_steps_seconds(me
     lesson = grid_job(mesh, {"bucket_mb": 0.02, "zero": zero} | changes)
     found = predict(*planned(lesson, replace(ROOMY, gpus_per_node=2), zero=zero, **GRID))
     assert alone(found, executed_journals) == pytest.approx(found.seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("pp", [2, 4])
+def test_the_norm_of_a_pipeline_is_summed_behind_its_last_rank(pp, zero):
+    """Nearly: some pieces of one number are empty, and here all that travel are as large as the number."""
+    lesson = grid_job(Mesh(pp=pp, dp=2), {"bucket_mb": 0.02, "zero": zero, "clip_grad_norm": 0.5})
+    found = predict(*planned(lesson, replace(ROOMY, gpus_per_node=1), zero=zero, **GRID))
+    assert alone(found, executed_journals) == pytest.approx(found.seconds, rel=1e-4)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -128,6 +139,11 @@ def test_pipeline_messages_beside_tp_alone(tp):
     assert assert_added(Mesh(tp=tp, pp=4), 1) > 0.02
 
 
+@pytest.mark.parametrize("mesh", [Mesh(pp=2), Mesh(pp=4), Mesh(pp=4, dp=2), Mesh(tp=2, pp=2, dp=2)], ids=str)
+def test_the_sum_of_a_table_at_both_ends_of_a_pipeline_beside_its_last_messages(mesh):
+    assert assert_added(mesh, 1, model=TIED) > 0.002
+
+
 @pytest.mark.parametrize(
     ("mesh", "zero", "most"),
     [(Mesh(tp=4, pp=2), 0, 0.08), (Mesh(tp=4, dp=2), 1, 0.05), (Mesh(cp=2, dp=2), 1, 0.01)],
@@ -143,6 +159,27 @@ def test_where_a_ring_has_links_of_both_kinds_one_gpu_stands_for_all_but_nearly(
 def test_where_groups_have_ports_of_their_own_nothing_is_added(mesh, gpus_per_node):
     """Four GPUs of a node that exchange little at the same time; tp in nodes, dp across; a pipeline alone."""
     assert assert_added(mesh, gpus_per_node, zero=1) == 0
+
+
+@pytest.mark.parametrize(
+    ("mesh", "zero", "top_k", "rel"),
+    [
+        (Mesh(dp=4, ep=4), 1, 4, 1e-6),
+        (Mesh(dp=4, ep=2, pp=2), 2, 4, 1e-6),
+        (Mesh(dp=4, ep=2), 0, 2, 0.03),
+    ],
+    ids=str,
+)
+def test_rows_that_a_run_has_noted_share_ports_exactly_if_in_balance_and_else_nearly(mesh, zero, top_k, rel):
+    lesson = grid_job(mesh, {"bucket_mb": 0.02, "zero": zero, "model": ALL_EXPERTS.replace(top_k=top_k)})
+    program, hardware = strategy("4d_combined", "DP only").program, replace(ROOMY, gpus_per_node=1)
+    results = launch(program, mesh.world_size, hardware, lesson, engine="inline", keep_journal=True)
+    job, plan = planned(lesson, hardware, zero=zero, **GRID)
+    counts = TokenCounts.of_step([result.value.routed[0] for result in results])
+    found = predict(replace(job, token_counts=counts), plan)
+    replayed = measure_contention(results, hardware, 1)
+    assert found.sharing_seconds == pytest.approx(replayed.sharing_seconds, rel=rel)
+    assert replayed.sharing_seconds > 0
 
 
 # ------------------------------------------------------------------------------------- a framework's plans

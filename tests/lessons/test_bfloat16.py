@@ -76,6 +76,15 @@ def test_with_float32_beside_it_the_result_is_float32():
     assert (wide(x) == 1).all()
 
 
+def test_what_is_added_at_places_is_rounded_too():
+    """As gradients of a table's rows are: some rows come up twice."""
+    table, places = as_dtype(np.ones((3, 4)), "bfloat16"), [2, 0, 2]
+    rows = np.random.default_rng(3).standard_normal((3, 4)).astype(np.float32)
+    added = np.array([1 + rows[1], np.ones(4), 1 + rows[0] + rows[2]])
+    np.add.at(table, places, rows)
+    assert wide(table).tolist() == [[nearest(float(value)) for value in row] for row in added]
+
+
 def test_a_kernel_of_several_functions_rounds_once():
     x = as_dtype(np.array([1.0, 3.0]), "bfloat16")
     thrice = kernel(lambda x: x / 3 / 3 / 3)
@@ -214,16 +223,18 @@ def test_activations_travel_in_half_the_bytes():
     assert one == 2 * other > 0
 
 
+@pytest.mark.parametrize("in_bf16", [False, True])
 @pytest.mark.parametrize("engine", ["processes", "inline"])
-def test_the_engines_give_the_same_events_and_numbers(engine):
+def test_the_engines_give_the_same_events_and_numbers(engine, in_bf16):
     """Small arrays in frames, and large ones in shared memory."""
     chosen = strategy("4d_combined", "TP2 x PP2 x DP2")
-    job = chosen.job(JOB.replace(zero=2), 8)
+    job = chosen.job(JOB.replace(zero=2, grad_reduce_in_bf16=in_bf16, clip_grad_norm=0.1), 8)
     results = launch(chosen.program, 8, POCKET, job, engine=engine)
     same = launch(chosen.program, 8, POCKET, job, engine="inline")
     for one, other in zip(results, same):
         assert one.events == other.events and one.peak_bytes == other.peak_bytes
         assert one.value.losses == other.value.losses
+        assert one.value.gradient_norms == other.value.gradient_norms
         for held, there in zip(one.value.gradients, other.value.gradients):
             assert (held.array == there.array).all()
 

@@ -51,24 +51,15 @@ def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -
 def run_step(work: ExecutedWorkload, ranks: "Sequence[GridRank]") -> None:
     """Run all pipeline ranks through their step."""
     run_ranks([rank.step() for rank in ranks], ranks[0].done)
-    grid = [rank.streams for rank in ranks]
+    run_across = ranks[0].run_across
     for exchange in work.tied_sums:
-        run_across(work, grid, exchange)
+        run_across(ranks, exchange)
     for rank in ranks:
         rank.streams.run(global_norm(work, rank.rank, rank.machine), "optimizer")
     for exchange in norm_over_pp(work):
-        run_across(work, grid, exchange)
+        run_across(ranks, exchange)
     for rank in ranks:
         rank.end()
-
-
-def run_across(work: ExecutedWorkload, streams: list[StreamClock], exchange: CollectiveOp) -> None:
-    """A collective between pipeline ranks, which all of them wait for."""
-    starts = [each.ready(exchange) for each in streams]
-    ends = np.split(work.machine.arrival(exchange, np.concatenate(starts)), len(streams))
-    for each, start, end in zip(streams, starts, ends):
-        each.begin(exchange, start, end)
-        each.wait(exchange)
 
 
 def slowest_gpu(grid: list[StreamClock]) -> tuple[TimeBreakdown, int, int]:
@@ -146,6 +137,14 @@ class GridRank:
                 self.send(action)
         for bucket in list(self.on_their_way.values()):
             self.wait_for_gradients(bucket)
+
+    def run_across(self, ranks: "Sequence[GridRank]", exchange: CollectiveOp) -> None:
+        """A collective between pipeline ranks, which all of them wait for."""
+        starts = [each.streams.ready(exchange) for each in ranks]
+        ends = np.split(self.work.machine.arrival(exchange, np.concatenate(starts)), len(ranks))
+        for each, start, end in zip(ranks, starts, ends):
+            each.streams.begin(exchange, start, end)
+            each.streams.wait(exchange)
 
     def prepare(self, action: Action) -> None:
         """Prepare what a stage computes with: FSDP gathers its weights, ZeRO-2 and FSDP make room for its

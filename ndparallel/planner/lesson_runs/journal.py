@@ -1,6 +1,7 @@
 """The step of an executed run of the lessons as journals: its grid's loop on clocks that write down what they
 are asked for (ndparallel.planner.step.journal)."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from ndparallel.engines.journal import Journal
 from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.checker import GIVES
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.lesson_runs.grid import GridRank, run_step
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.ports import Piece
@@ -22,6 +24,13 @@ class JournalRank(StageMessages, GridRank):
     @cached_property
     def streams(self) -> JournalClock:
         return JournalClock(self.machine, np.zeros(len(self.machine.members)), self.rank)
+
+    def run_across(self, ranks: Sequence[Any], exchange: CollectiveOp) -> None:
+        machine, per_rank = self.work.machine, len(self.machine.members)
+        rounds, ring = machine.rounds(exchange), [*machine.groups(exchange.group)[0] // per_rank]
+        for each in ranks:
+            if each.rank in ring:
+                each.streams.hand_round(rounds, ring)
 
     def send(self, action: Action) -> None:
         super().send(action)

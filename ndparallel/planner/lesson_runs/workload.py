@@ -111,10 +111,10 @@ class ExecutedWorkload(StageUnits):
         """What pipeline ranks sum behind the gradients of dp: tables that two of them hold, and the
         norm. Sums over tp are in the buckets."""
         ends, ranks, machine = (0, self.plan.pp - 1), range(self.plan.pp), self.machine
-        tables = [StageCollective(ends, partial(machine.across, each, ends)) for each in self.tied_sums]
+        tables = [StageCollective(ends, each, partial(machine.across, each, ends)) for each in self.tied_sums]
         before = partial(global_norm, self, machine=machine)
         norms = [
-            StageCollective(ranks, partial(machine.across, each, ranks), before)
+            StageCollective(ranks, each, partial(machine.across, each, ranks), before)
             for each in norm_over_pp(self)
         ]
         return [*tables, *norms]

@@ -198,12 +198,13 @@ class FrameworkWorkload:
         first, last = (self.plan.layout.rank(stage) for stage in (0, self.plan.stages - 1))
         if not tied(self.job) or first == last:
             return []
-        seconds = self.pricing.seconds_alone(tied_sum(self.pricing))
+        exchange = tied_sum(self.pricing)
+        seconds = self.pricing.seconds_alone(exchange)
 
         def taken(starts: Sequence[Any]) -> list[Any]:
             return [max(starts) - start + seconds for start in starts]
 
-        return [StageCollective((first, last), taken, late="bubble")]
+        return [StageCollective((first, last), exchange, taken, late="bubble")]
 
     def optimizer(self, rank: int) -> list[TimeBreakdown]:
         """The optimizer's step of what the rank owns of all its stages."""

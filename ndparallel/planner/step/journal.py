@@ -7,7 +7,7 @@ Cost   Some microseconds for each action.
 Limit  What collectives slow compute by is not in it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ndparallel.engines.journal import Action as Entry
@@ -17,9 +17,24 @@ from ndparallel.pipeline.checker import GIVES
 from ndparallel.pipeline.clock import ONWARD
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.ports import Piece, PortUse, Round
-from ndparallel.planner.step.streams import BEFORE, Item, Machine, StreamClock, line_of, longest
+from ndparallel.planner.step.streams import (
+    BEFORE,
+    Item,
+    Machine,
+    MemoryCounter,
+    StreamClock,
+    line_of,
+    longest,
+)
 
 COMPUTE = "compute"
+
+
+class NoMemory(MemoryCounter):
+    """A journal says nothing of what is held, which may be another number on each GPU."""
+
+    def hold(self, kind: str, nbytes: Any) -> None:
+        pass
 
 
 class JournalClock(StreamClock):
@@ -27,6 +42,7 @@ class JournalClock(StreamClock):
 
     def __init__(self, machine: Machine, now: Any = 0.0, rank: int = 0) -> None:
         super().__init__(machine, now)
+        self.memory = NoMemory()
         self.rank = rank
         self.journal: Journal = []
         self.latest: dict[str, int] = {}  # entry of each stream
@@ -69,12 +85,22 @@ class JournalClock(StreamClock):
             self.hand_on(pieces, lambda port: COMPUTE)
         return True
 
-    def hand_on(self, pieces: Round, stream: Callable[[str], str]) -> None:
-        """Send pieces to the right neighbour, and take in as many from the left: all GPUs are this one."""
+    def hand_on(
+        self, pieces: Round, stream: Callable[[str], str], right: int | None = None, left: int | None = None
+    ) -> None:
+        """Send pieces to the right neighbour, and take in as many from the left. Both are this one, as all
+        GPUs of a pipeline rank are, or other pipeline ranks."""
+        right, left = (self.rank if other is None else other for other in (right, left))
         for piece in pieces:
-            self.write(Sent(stream(piece.port), self.rank, piece, piece.size))
+            self.write(Sent(stream(piece.port), right, piece, piece.size))
         for piece in pieces:
-            self.write(Received(stream(piece.port), self.rank, piece))
+            self.write(Received(stream(piece.port), left, piece))
+
+    def hand_round(self, rounds: Sequence[Round], ring: Sequence[int]) -> None:
+        """A collective between pipeline ranks, which all of them wait for."""
+        place = ring.index(self.rank)
+        for pieces in rounds:
+            self.hand_on(pieces, lambda port: COMPUTE, ring[(place + 1) % len(ring)], ring[place - 1])
 
     def start(self, exchange: CollectiveOp) -> None:
         line, _ = line_of(exchange.group)
@@ -88,11 +114,6 @@ class JournalClock(StreamClock):
             self.hand_on(pieces, f"{line} {{}}".format)
             behind = [self.latest[stream] for stream in streams]
         self.ends[line, exchange.name].append(behind)
-
-    def begin(self, exchange: CollectiveOp, begin: Any, end: Any) -> None:
-        """A collective between pipeline ranks, of which no GPU's messages are known: only its seconds."""
-        self.ends[line_of(exchange.group)[0], exchange.name].append([])
-        self.spend("pp", end - begin)
 
     def wait(self, exchange: CollectiveOp) -> None:
         self.follow(COMPUTE, self.ends[line_of(exchange.group)[0], exchange.name].popleft())

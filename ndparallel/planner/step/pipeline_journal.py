@@ -5,8 +5,7 @@ Idea   Each pipeline rank goes through its schedule's actions on a clock that wr
        steps are written, and the rounds between them and the real step are added.
 Cost   10 to 50 microseconds for each message: a second for a pipeline of 16 ranks whose layers exchange
        nothing across nodes, up to ten where they do.
-Limit  Pairs of microbatches run one after the other, with what of their all-to-alls would show. What
-       pipeline ranks sum between them is only its seconds.
+Limit  Pairs of microbatches run one after the other, with what of their all-to-alls would show.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -233,7 +232,7 @@ class PipelineJournal(StageMessages):
         finish_reduces(self.streams, [] if reduced else self.all_buckets, overlap)
         for each in self.work.stage_collectives:
             if self.rank in each.ranks:
-                self.streams.spend("pp", max(each.seconds([0.0] * len(each.ranks))))
+                self.streams.hand_round(self.work.machine.rounds(each.exchange), each.ranks)
         self.streams.run(self.work.optimizer(self.rank), "optimizer")
         if self.plan.zero in (1, 2) and not self.stack.gathers_first:
             gather_in_turn(self.streams, self.all_buckets)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.step.overlap import BucketCost
 from ndparallel.planner.step.streams import Item, Machine
 
@@ -24,6 +25,7 @@ class StageCollective(NamedTuple):
     later counts as `late`: in the lessons' runs as the collective (ndparallel.results.measure)."""
 
     ranks: Sequence[int]
+    exchange: CollectiveOp
     seconds: Callable[[Sequence[Any]], Sequence[Any]]
     before: Callable[[int], Sequence[Item]] = lambda rank: ()
     late: str = "pp"
