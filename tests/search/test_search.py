@@ -129,7 +129,7 @@ def test_zero_is_searched_on_one_data_parallel_rank_where_tp_ranks_hold_the_same
 def test_modules_run_again_where_that_spares_activations_their_way_to_the_host_and_not_for_memory_alone():
     of = replace(job(), offload=("activations",), offload_share=0.5, sequence=2048, global_batch=8)
     best = search(of, 8, {"tp": 1, "pp": 1, "cp": 1, "micro_batch": 1}, frameworks=(), max_memory=1e13).best
-    plain = Plan(dp=8, zero=1)
+    plain = Plan(dp=8, zero=3)
     again = replace(plain, recompute="selective", recompute_modules=("layernorm",))
     assert time_step(of, again).seconds < 0.99 * time_step(of, plain).seconds
     assert best.seconds <= time_step(of, again).seconds * (1 + 1e-9)
