@@ -213,7 +213,7 @@ def idle_switches(job: TrainingJob, plan: Plan) -> Iterator[str]:
         "tp_overlap": plan.tp == 1 or stack.tp_overlap == "products",
         "dp_overlap": not sharded,
         "gathers_first": True,  # it has no ZeRO-1
-        "prefetch": not (plan.zero == 3 and sharded and stack.dp_overlap),
+        "prefetch": not (plan.zero >= 2 and sharded and stack.dp_overlap),
         "pp_overlap": plan.pp == 1,
         "cp_overlap": plan.cp == 1,
     }

@@ -209,12 +209,14 @@ def test_a_file_of_toml_and_the_same_as_a_command_are_one_job():
         {"fp8_head": True},
         {"fused_experts": True},
         {"early_stop": False},
+        {"prefetch": False},
     ],
 )
-def test_a_switch_that_torchtitan_has_no_key_for_is_refused_and_not_dropped(switch):
+@pytest.mark.parametrize("zero", [2, 3])
+def test_a_switch_that_torchtitan_has_no_key_for_is_refused_and_not_dropped(switch, zero):
     stack = replace(find_stack("torchtitan"), **switch)
-    with pytest.raises(UserError, match=f"no key for {[*switch][0]}.*; leave that as it is"):
-        emit_torchtitan(TrainingJob(preset("llama-3-8b"), H100, stack, 4096, 16), Plan(dp=16, zero=3))
+    with pytest.raises(UserError, match=f"no key for {[*switch][0]}.*; leave "):
+        emit_torchtitan(TrainingJob(preset("llama-3-8b"), H100, stack, 4096, 16), Plan(dp=16, zero=zero))
 
 
 @pytest.mark.parametrize(("shards", "offload"), [(8, ()), (0, TOGETHER)])
