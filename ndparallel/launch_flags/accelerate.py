@@ -17,7 +17,14 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import LaunchRule, has_no, refuse, refuse_other_software, rule_maker
+from ndparallel.launch_flags.rules import (
+    LaunchRule,
+    has_no,
+    recomputes_some_layers,
+    refuse,
+    refuse_other_software,
+    rule_maker,
+)
 from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
@@ -166,7 +173,7 @@ RULES = (
     never(
         "full recomputation of {plan.recompute_layers} layers of a stage",
         "recompute all layers, or none",
-        lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
+        recomputes_some_layers,
     ),
     never("pipeline", "take --pp 1", lambda job, plan: plan.pp > 1),
     never(

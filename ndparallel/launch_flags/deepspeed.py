@@ -24,7 +24,14 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.nodes import full_nodes
-from ndparallel.launch_flags.rules import has_no, is_none_of, refuse, refuse_other_software, rule_maker
+from ndparallel.launch_flags.rules import (
+    has_no,
+    is_none_of,
+    recomputes_some_layers,
+    refuse,
+    refuse_other_software,
+    rule_maker,
+)
 from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
@@ -187,7 +194,7 @@ RULES = (
     never(
         "full recomputation of {plan.recompute_layers} layers of a stage",
         "recompute all layers, or none",
-        lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
+        recomputes_some_layers,
     ),
     never(
         "schedule {plan.schedule}",

@@ -91,6 +91,11 @@ def switches_apart(stack: Stack, other: Stack, free: Sequence[str]) -> list[str]
     ]
 
 
+def recomputes_some_layers(job: TrainingJob, plan: Plan) -> Any:
+    """Whether a number of layers of each stage runs again, and not all."""
+    return (plan.recompute == "full") & (plan.recompute_layers > 0)
+
+
 def is_none_of(values: Iterable, word: Any) -> Any:
     """Whether a word, or each of an array of words, is none of these."""
     return np.all([word != value for value in values], axis=0)

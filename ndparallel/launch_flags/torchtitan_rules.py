@@ -8,7 +8,7 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of
+from ndparallel.launch_flags.rules import LaunchRule, is_none_of, recomputes_some_layers
 from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, never, torchtitan_lacks
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.job import Plan, TrainingJob
@@ -118,7 +118,7 @@ RULES = (
     never(
         "full recomputation of {plan.recompute_layers} layers of a stage",
         "take all, or selective",
-        lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
+        recomputes_some_layers,
     ),
     LaunchRule(
         lambda job, plan: plan.modules(job.stack) != TORCHTITAN.selective and plan.recompute == "selective",

@@ -144,19 +144,10 @@ def test_ctrl_c_that_comes_just_before_the_main_thread_waits_is_not_lost():
 
 
 SOURCES = [*ROOT.glob("*.py"), *ROOT.glob("ndparallel/**/*.py")]
-DIFFERENT = (
-    "os",
-    "select",
-    "signal",
-    "socket",
-    "time",
-)  # the modules that differ, of those that are imported
-BY_PROCESSES = {
-    "channel.py",
-    "processes.py",
-    "rank_process.py",
-    "shared.py",
-}  # which can_run_processes() guards
+# the modules that differ, of those that are imported
+DIFFERENT = ("os", "select", "signal", "socket", "time")
+# which can_run_processes() guards
+BY_PROCESSES = {"channel.py", "processes.py", "rank_process.py", "shared.py"}
 GUARDED = {  # where hasattr() stands before it, or a `with suppress(AttributeError)`
     "files.py": "O_TMPFILE",
     "grade.py": "killpg SIGKILL setsid",
