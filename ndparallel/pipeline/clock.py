@@ -81,7 +81,7 @@ class ReducingLines:
 
     def begin(self, rank: int, step: Sequence[Action], end: float) -> None:
         """Reduce what `step`, which ends then, has made."""
-        for op, stage, _ in step if self.reductions else ():
+        for op, stage, _ in step:
             if op in "BW":
                 line, tail, _ = self.reductions[stage]
                 done = max(end + tail, self.by_rank[rank] + line)
@@ -130,8 +130,11 @@ class Clock:
     def run(self, rank: int, step: list[Action], start: float) -> None:
         """Do `step` on `rank` from `start` on, and let its messages leave."""
         seconds = self.seconds_of_step(step)
-        end = self.now[rank] = start + seconds + self.reducing.lost(rank, start, seconds)
-        self.reducing.begin(rank, step, end)
+        end = start + seconds
+        if self.reducing.reductions:
+            end += self.reducing.lost(rank, start, seconds)
+            self.reducing.begin(rank, step, end)
+        self.now[rank] = end
         self.busy[rank] += seconds
         for op, stage, microbatch in step:
             self.start[rank].append(start)

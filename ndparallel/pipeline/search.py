@@ -40,6 +40,7 @@ HEAD_STARTS = np.arange(1, 3.25, 0.25)
 DELAYS = (0.0, 0.5, 1.0)
 ROUNDS_TRIED = 4  # of as many microbatches as there are ranks
 FINALISTS = 8
+WEIGHTS_DUE = {"F": 0, "I": 1, "W": -1}  # how many W each op leaves to do
 TINY = 1e-9  # of an activation: sums of shares are not exact
 MOST_STEPS = 20_000  # microbatches on all ranks, of which each attempt goes through all actions
 ROUNDING = 1e-12  # of a makespan: sums of seconds are not exact
@@ -235,4 +236,4 @@ class GreedyRank:
         self.clock.run(self.at.rank, [action], max(arrival, now))
         self.actions.append(action)
         self.held += self.change[action.op]
-        self.weights_due += {"F": 0, "I": 1, "W": -1}[action.op]
+        self.weights_due += WEIGHTS_DUE[action.op]
