@@ -18,11 +18,15 @@ from functools import partial
 
 import numpy as np
 
+from ndparallel.engines.forks import forks_at_once, map_in_forks
 from ndparallel.launch_flags.frameworks import values_of
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.search.pruning import Part, RowGroup, part_of_lengths
+from ndparallel.search.pruning import Part, RowGroup, one_part, part_of_lengths
 from ndparallel.search.rows import starts_of
-from ndparallel.search.space import SearchSpace, at, families, layouts
+from ndparallel.search.space import SearchSpace, at, families, layouts, schedules
+
+FEW_PLANS = 200_000  # that are priced before a fork has started and sent its own
+MOST_SHARES = 8
 
 
 @dataclass
@@ -63,37 +67,48 @@ class Candidates:
 
 
 def candidates(space: SearchSpace, executor: Executor | None = None, priced_bytes: float = 0.0) -> Candidates:
-    """Enumerate, prune and price. An executor prices pipelines of different lengths beside one another. Plans
-    up to `priced_bytes` are priced though they do not fit, and count as rejected."""
+    """Enumerate, prune and price: pipelines of different lengths beside one another, by an executor or else in
+    forks. Plans up to `priced_bytes` are priced though they do not fit, and count as rejected."""
     rejected: Counter[str] = Counter()
     space = replace(space, fixed=values_of(space.frameworks) | dict(space.fixed))
     table = layouts(space.job, space.gpus, space.fixed, rejected)
     all_families = list(families(table, space.job, space.fixed))
     found = Candidates(all_families, np.array(starts_of(all_families)), rejected=rejected)
-    lengths = (
-        np.unique(np.concatenate([family.pp for family in all_families])).tolist() if all_families else []
-    )
     work: Callable = partial(part_of_lengths, space, all_families, priced_bytes)
-    # columns are computed once for a share
-    shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)
-    for part in executor.map(work, shares) if executor else map(work, shares):
-        add(found, part)
+    plans = plans_by_length(space, all_families)
+    if executor:
+        add(found, one_part(executor.map(work, [[length] for length in plans])))
+    else:
+        add(found, one_part(map_in_forks(work, shares_of(plans, forks_at_once()))))
     found.rejected = +found.rejected  # without what was counted as 0
     return found
 
 
+def plans_by_length(space: SearchSpace, every: list[Plan]) -> dict[int, int]:
+    """How many plans have pipelines of each length: rows, with every schedule and its chunks."""
+    lengths, rows = np.unique(np.concatenate([family.pp for family in every] or [[]]), return_counts=True)
+    layers, fixed = space.job.shape.layers, space.fixed
+    return {
+        length: int(count) * len(schedules(layers, length, fixed))
+        for length, count in zip(lengths.astype(int).tolist(), rows)
+    }
+
+
+def shares_of(plans: dict[int, int], most: int) -> list[list[int]]:
+    """Share the lengths out, with about as many plans in each share. Columns are computed once for a share,
+    so few plans are one share, and many at most MOST_SHARES."""
+    shares: list[list[int]] = [
+        [] for _ in range(min(most, MOST_SHARES, 1 + sum(plans.values()) // FEW_PLANS))
+    ]
+    for length in sorted(plans, key=plans.__getitem__, reverse=True):
+        min(shares, key=lambda share: sum(map(plans.__getitem__, share))).append(length)
+    return [sorted(share) for share in shares if share]
+
+
 def add(found: Candidates, part: Part) -> None:
-    first = len(found.groups)
-    found.groups += part.groups
-    found.legal += part.legal
-    found.rejected.update(part.rejected)
     sizes = [len(rows) for rows in part.rows]
-    found.group = np.concatenate([found.group, np.repeat(np.arange(first, first + len(sizes)), sizes)])
-    found.rows, found.seconds, found.memory_bytes = (
-        np.concatenate([before, *more])
-        for before, more in (
-            (found.rows, part.rows),
-            (found.seconds, part.seconds),
-            (found.memory_bytes, part.memory_bytes),
-        )
-    )
+    found.groups, found.legal = part.groups, part.legal
+    found.rejected.update(part.rejected)
+    found.group = np.repeat(np.arange(len(sizes)), sizes)
+    for name in ("rows", "seconds", "memory_bytes"):
+        setattr(found, name, np.concatenate([getattr(found, name), *getattr(part, name)]))

@@ -10,6 +10,7 @@ Glossary
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -43,12 +44,13 @@ class RowGroup(NamedTuple):
     pp: int
 
 
+COLUMNS = ("groups", "rows", "seconds", "memory_bytes")  # of a part
 BasesByGroup = dict[RowGroup, np.ndarray]
 
 
 @dataclass
 class Part:
-    """What one pipeline length gives, so that lengths can be priced in several processes."""
+    """What some pipeline lengths give, so that lengths can be priced in several processes."""
 
     groups: list[RowGroup] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)
@@ -76,7 +78,7 @@ def part_of_lengths(
         helped = selection.select(largest, lacking)
         for rows in smaller:
             selection.select(rows, helped)
-    return in_order_of_length(selection.part)
+    return selection.part
 
 
 def rows_by_modules(families: list[Plan], lengths: list[int]) -> list[np.ndarray]:
@@ -88,13 +90,19 @@ def rows_by_modules(families: list[Plan], lengths: list[int]) -> list[np.ndarray
     return [np.flatnonzero(long & (number == place)) for place in range(len(sets))]
 
 
-def in_order_of_length(part: Part) -> Part:
-    """The part as it is when lengths are priced one by one."""
-    order = sorted(range(len(part.groups)), key=lambda place: part.groups[place].pp)
-    for name in ("groups", "rows", "seconds", "memory_bytes"):
-        column = getattr(part, name)
-        setattr(part, name, [column[place] for place in order])
-    return part
+def one_part(parts: Iterable[Part]) -> Part:
+    """Put the parts together, as if all lengths had been priced one by one."""
+    one = Part()
+    for part in parts:
+        one.legal += part.legal
+        one.rejected.update(part.rejected)
+        for name in COLUMNS:
+            setattr(one, name, getattr(one, name) + getattr(part, name))
+    order = sorted(range(len(one.groups)), key=lambda place: one.groups[place].pp)
+    for name in COLUMNS:
+        column = getattr(one, name)
+        setattr(one, name, [column[place] for place in order])
+    return one
 
 
 @dataclass(frozen=True)

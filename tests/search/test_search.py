@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
@@ -23,7 +25,7 @@ from ndparallel.planner.software import find_stack
 from ndparallel.search import timing_queue
 from ndparallel.search.advice import advise
 from ndparallel.search.bounds.lower_bound import lower_bound
-from ndparallel.search.candidates import candidates
+from ndparallel.search.candidates import MOST_SHARES, candidates, shares_of
 from ndparallel.search.guide_rules import SMALL
 from ndparallel.search.pruning import LACKS, reason
 from ndparallel.search.search import Found, search
@@ -383,9 +385,26 @@ def test_answers_are_ranked_distinct_and_what_the_planner_says_of_their_plans():
 
 
 def test_a_process_pool_finds_the_same():
-    alone = search(job(batch=16), 8)
     with ProcessPoolExecutor(2) as pool:
-        together = search(job(batch=16), 8, executor=pool)
+        found_the_same(search(job(batch=16), 8, executor=pool), search(job(batch=16), 8))
+
+
+def test_forks_find_the_same(monkeypatch):
+    alone = search(job(batch=16), 8)
+    monkeypatch.setattr("ndparallel.search.candidates.FEW_PLANS", 1)
+    monkeypatch.setattr("ndparallel.search.candidates.forks_at_once", lambda: 3)
+    found_the_same(search(job(batch=16), 8), alone)
+
+
+@given(st.dictionaries(st.integers(1, 64), st.integers(1, 10**6), max_size=20), st.integers(1, 128))
+def test_shares_have_every_length_once_and_none_exceeds_the_mean_by_more_than_a_length(plans, cores):
+    shares = shares_of(plans, cores)
+    assert sorted(sum(shares, [])) == sorted(plans) and len(shares) <= min(cores, MOST_SHARES)
+    loads = [sum(plans[length] for length in share) for share in shares]
+    assert all(load < sum(loads) / len(loads) + max(plans.values()) for load in loads)
+
+
+def found_the_same(together, alone):
     assert [each.as_dict() for each in together.answers] == [each.as_dict() for each in alone.answers]
     assert (together.rejected, together.legal, together.timed, together.gap) == (
         alone.rejected,

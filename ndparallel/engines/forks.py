@@ -1,0 +1,81 @@
+"""Work on several items at once: on the first of them here, on every other in a fork of this process.
+
+Idea   What a fork does not send, because it was killed or could not go on, is done here again. So results and
+       errors are those of one process.
+Limit  On Linux alone, and from the main thread: another thread may hold what a fork would wait for. Elsewhere
+       everything is done here, in turn.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from ndparallel.engines.system import end_with_parent, usable_cores
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def forks_at_once() -> int:
+    """How many items are worked on at once at most: 1 where this process cannot fork."""
+    is_main = threading.current_thread() is threading.main_thread()
+    can_fork = sys.platform == "linux" and is_main and not multiprocessing.current_process().daemon
+    return max(1, len(usable_cores())) if can_fork else 1
+
+
+def map_in_forks(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return what `work` returns for every item, in their order. A result must be one that pickle takes."""
+    if len(items) < 2 or forks_at_once() == 1:
+        return [work(item) for item in items]
+    with forks(work, items[1:]) as others:
+        return [work(items[0]), *(other.result() for other in others)]
+
+
+@contextmanager
+def forks(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[list["Fork"]]:
+    """One fork for every item. None of them outlives the block."""
+    begun: list[Fork] = []
+    try:
+        for item in items:
+            begun.append(Fork(work, item))
+        yield begun
+    finally:
+        for fork in begun:
+            fork.end()
+
+
+class Fork:
+    """A process that works on one item; where the system refuses it, it has ended without a result."""
+
+    def __init__(self, work: Callable, item: Any) -> None:
+        self.work, self.item = work, item
+        context: Any = multiprocessing.get_context("fork")
+        self.end_here, there = context.Pipe(duplex=False)
+        self.process = context.Process(target=send_result, args=(there, work, item), daemon=True)
+        with suppress(OSError):  # no more processes
+            self.process.start()
+        there.close()
+
+    def result(self) -> Any:
+        with suppress(EOFError, OSError):
+            return self.end_here.recv()
+        return self.work(self.item)
+
+    def end(self) -> None:
+        if self.process.pid:
+            self.process.kill()
+            self.process.join()
+        self.end_here.close()
+
+
+def send_result(there: Connection, work: Callable, item: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has forked
+    end_with_parent(os.getppid())
+    with suppress(Exception):  # it is raised where the work is done again
+        there.send(work(item))

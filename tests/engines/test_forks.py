@@ -1,0 +1,83 @@
+"""Work that is done in forks of a process: the same results and errors as in one, and nothing left behind."""
+
+import multiprocessing
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ndparallel.base.errors import UserError
+from ndparallel.engines import forks
+from ndparallel.engines.forks import map_in_forks
+
+
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch):
+    monkeypatch.setattr(forks, "usable_cores", lambda: [0, 1, 2, 3])
+
+
+def squared_there(number):
+    return number**2, os.getpid()
+
+
+def test_every_item_has_a_process_of_its_own_and_the_first_has_this_one():
+    results = map_in_forks(squared_there, [3, 1, 2])
+    assert [square for square, _ in results] == [9, 1, 4]
+    pids = [pid for _, pid in results]
+    assert pids[0] == os.getpid() and len(set(pids)) == 3
+    assert not multiprocessing.active_children()
+
+
+def test_what_a_killed_fork_had_to_do_is_done_here():
+    here = os.getpid()
+
+    def work(number):
+        if number == 2 and os.getpid() != here:
+            os.kill(os.getpid(), 9)
+        return squared_there(number)
+
+    assert map_in_forks(work, [1, 2, 3])[1] == (4, here)
+
+
+def test_what_a_fork_raises_is_raised_here_with_the_words():
+    def work(number):
+        if number == 2:
+            raise UserError(f"no plan for {number}")
+        return number
+
+    with pytest.raises(UserError, match="no plan for 2"):
+        map_in_forks(work, [1, 2, 3])
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_here_ends_the_forks():
+    def work(number):
+        if number == 1:
+            raise UserError("no plan for 1")
+        threading.Event().wait()
+
+    with pytest.raises(UserError):
+        map_in_forks(work, [1, 2])
+    assert not multiprocessing.active_children()
+
+
+def test_where_the_system_refuses_a_process_its_item_is_done_here(monkeypatch):
+    def refused(*given):
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr("multiprocessing.popen_fork.Popen._launch", refused)
+    assert map_in_forks(squared_there, [1, 2]) == [(1, os.getpid()), (4, os.getpid())]
+
+
+def test_another_thread_does_not_fork():
+    with ThreadPoolExecutor(1) as pool:
+        results = pool.submit(map_in_forks, squared_there, [1, 2]).result()
+    assert {pid for _, pid in results} == {os.getpid()}
+
+
+@pytest.mark.parametrize("platform, cores", [("darwin", [0, 1]), ("linux", [0])])
+def test_elsewhere_and_on_one_core_everything_is_done_here(platform, cores, monkeypatch):
+    monkeypatch.setattr("sys.platform", platform)
+    monkeypatch.setattr(forks, "usable_cores", lambda: cores)
+    assert {pid for _, pid in map_in_forks(squared_there, [1, 2])} == {os.getpid()}
