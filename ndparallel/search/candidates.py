@@ -67,8 +67,8 @@ class Candidates:
 
 
 def candidates(space: SearchSpace, executor: Executor | None = None, priced_bytes: float = 0.0) -> Candidates:
-    """Enumerate, prune and price: pipelines of different lengths beside one another, by an executor or else in
-    forks. Plans up to `priced_bytes` are priced though they do not fit, and count as rejected."""
+    """Enumerate, prune and price: pipelines of different lengths beside one another, by an executor or else
+    in forks. Plans up to `priced_bytes` are priced though they do not fit, and count as rejected."""
     rejected: Counter[str] = Counter()
     space = replace(space, fixed=values_of(space.frameworks) | dict(space.fixed))
     table = layouts(space.job, space.gpus, space.fixed, rejected)
