@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from ndparallel.engines.forks import forks_at_once, map_in_forks
+from ndparallel.engines.forking import forks_at_once, map_in_forks
 from ndparallel.launch_flags.frameworks import values_of
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.search.pruning import Part, RowGroup, one_part, part_of_lengths

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.engines import forks
-from ndparallel.engines.forks import map_in_forks
+from ndparallel.engines import forking
+from ndparallel.engines.forking import map_in_forks
 
 
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch):
-    monkeypatch.setattr(forks, "usable_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(forking, "usable_cores", lambda: [0, 1, 2, 3])
 
 
 def squared_there(number):
@@ -79,5 +79,5 @@ def test_another_thread_does_not_fork():
 @pytest.mark.parametrize("platform, cores", [("darwin", [0, 1]), ("linux", [0])])
 def test_elsewhere_and_on_one_core_everything_is_done_here(platform, cores, monkeypatch):
     monkeypatch.setattr("sys.platform", platform)
-    monkeypatch.setattr(forks, "usable_cores", lambda: cores)
+    monkeypatch.setattr(forking, "usable_cores", lambda: cores)
     assert {pid for _, pid in map_in_forks(squared_there, [1, 2])} == {os.getpid()}
