@@ -19,7 +19,7 @@ from ndparallel.base.words import count
 from ndparallel.commands.validate_here import validate_here
 from ndparallel.planner.error_bar import ERRORS, ONE_BAR, TWO_BARS, entry
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.progress import counted, progress
+from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.families import BARS, RunFamily, every_run, families_of
@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         return validate_here(arguments)
     runs = read_cases(arguments.cases)
     with progress() as announce:
-        results = validate(counted(runs, announce, lambda run: str(run.get("id", "?"))))
+        announce(f"the predictions of {count(len(runs), 'run')}")
+        results = validate(runs)
     if arguments.write_errors:
         write_errors(runs, results)
     elif arguments.json:

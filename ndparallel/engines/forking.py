@@ -1,7 +1,7 @@
-"""Work on several items at once: on the first of them here, on every other in a fork of this process.
+"""Work on several items at once: on some of them here, on the others in forks of this process.
 
-Idea   What a fork does not send, because it was killed or could not go on, is done here again. So results and
-       errors are those of one process.
+Idea   One share of the items for every core. What a fork does not send, because it was killed or could not go
+       on, is done here again. So results and errors are those of one process.
 Limit  On Linux alone, and from the main thread: another thread may hold what a fork would wait for. Elsewhere
        everything is done here, in turn.
 """
@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -23,22 +24,27 @@ Result = TypeVar("Result")
 
 
 def forks_at_once() -> int:
-    """How many items are worked on at once at most: 1 where this process cannot fork."""
+    """How many processes work at once, this one among them: 1 where it cannot fork."""
     is_main = threading.current_thread() is threading.main_thread()
     can_fork = sys.platform == "linux" and is_main and not multiprocessing.current_process().daemon
     return max(1, len(usable_cores())) if can_fork else 1
 
 
 def map_in_forks(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return what `work` returns for every item, in their order. A result must be one that pickle takes."""
-    if len(items) < 2 or forks_at_once() == 1:
-        return [work(item) for item in items]
-    with forks(work, items[1:]) as others:
-        return [work(items[0]), *(other.result() for other in others)]
+    """Return what `work` returns for every item, in their order: results that pickle takes."""
+    number = max(1, min(len(items), forks_at_once()))
+    first, *others = [items[start::number] for start in range(number)]
+    with forks(partial(in_turn, work), others) as begun:
+        results = [in_turn(work, first), *(fork.result() for fork in begun)]
+    return [results[place % number][place // number] for place in range(len(items))]
+
+
+def in_turn(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [work(item) for item in items]
 
 
 @contextmanager
-def forks(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[list["Fork"]]:
+def forks(work: Callable, items: Sequence) -> Iterator[list["Fork"]]:
     """One fork for every item. None of them outlives the block."""
     begun: list[Fork] = []
     try:
@@ -51,7 +57,7 @@ def forks(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[lis
 
 
 class Fork:
-    """A process that works on one item; where the system refuses it, it has ended without a result."""
+    """A process that works on one item; one that the system refuses has no result of its own."""
 
     def __init__(self, work: Callable, item: Any) -> None:
         self.work, self.item = work, item

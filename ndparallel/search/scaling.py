@@ -4,7 +4,7 @@ stays.
 Idea   Each size is searched by itself, as `ndparallel plan` does it, and has the plan that is to be taken.
        Efficiency is the throughput of a GPU, in that of the smallest size that fits. Beside it stand the
        ranges of a table that circulates, with its degrees on this job.
-Cost   a search for every size and way.
+Cost   A search for every size and way. The cores of the machine share them.
 Limit  The table says neither model nor hardware, and its efficiencies are of weak scaling.
 
 Glossary
@@ -17,6 +17,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
+from ndparallel.engines.forking import map_in_forks
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import Prediction, legal_and_fits, predict
 from ndparallel.search.search import check_job, search
@@ -75,16 +76,17 @@ def scale(
     keeps its share of a GPU. Every search is announced. Raises UserError for a job that no size can have."""
     for number in (gpus, *sizes):
         check_job(job, number)
-    known: dict[tuple[int, int], Point] = {}
+    weak = [(size, max(1, round(job.global_batch * size / gpus))) for size in sizes]
+    strong = [(size, job.global_batch) for size in sizes]
+    asked = list(dict.fromkeys([*weak, *strong]))
 
-    def point(size: int, batch: int) -> Point:
-        if (size, batch) not in known:
-            announce(f"a search on {count(size, 'GPU')}, {len(known) + 1} of at most {2 * len(sizes)}")
-            known[size, batch] = point_of(replace(job, global_batch=batch), size)
-        return known[size, batch]
+    def point(one: tuple[int, int]) -> Point:
+        size, batch = one
+        announce(f"a search on {count(size, 'GPU')}, {asked.index(one) + 1} of {len(asked)}")
+        return point_of(replace(job, global_batch=batch), size)
 
-    weak = [point(size, max(1, round(job.global_batch * size / gpus))) for size in sizes]
-    return {"weak": weak, "strong": [point(size, job.global_batch) for size in sizes]}
+    points = dict(zip(asked, map_in_forks(point, asked)))
+    return {"weak": [points[one] for one in weak], "strong": [points[one] for one in strong]}
 
 
 def point_of(job: TrainingJob, gpus: int) -> Point:

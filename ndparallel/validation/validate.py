@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.engines.forking import map_in_forks
 from ndparallel.planner.error_bar import error_bar, source_of
 from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.pricing import Pricing
@@ -33,7 +34,7 @@ PAIRS = (  # runs that differ in one thing
 
 def validate(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
     """Predict every run. A run that cannot be expressed has the reason instead."""
-    return [result_of(run) for run in runs]
+    return map_in_forks(result_of, list(runs))
 
 
 def result_of(run: Mapping[str, Any]) -> Result:

@@ -21,11 +21,12 @@ def squared_there(number):
     return number**2, os.getpid()
 
 
-def test_every_item_has_a_process_of_its_own_and_the_first_has_this_one():
-    results = map_in_forks(squared_there, [3, 1, 2])
-    assert [square for square, _ in results] == [9, 1, 4]
+@pytest.mark.parametrize("items, processes", [(0, 0), (1, 1), (3, 3), (4, 4), (11, 4)])
+def test_every_core_has_a_share_and_this_process_the_first(items, processes):
+    results = map_in_forks(squared_there, range(items))
+    assert [square for square, _ in results] == [number**2 for number in range(items)]
     pids = [pid for _, pid in results]
-    assert pids[0] == os.getpid() and len(set(pids)) == 3
+    assert pids[:1] == [os.getpid()] * bool(items) and len(set(pids)) == processes
     assert not multiprocessing.active_children()
 
 
