@@ -68,7 +68,7 @@ def candidates(space: SearchSpace, executor: Executor | None = None, priced_byte
     rejected: Counter[str] = Counter()
     space = replace(space, fixed=values_of(space.frameworks) | dict(space.fixed))
     table = layouts(space.job, space.gpus, space.fixed, rejected)
-    all_families = list(families(table, space.job, space.fixed))
+    all_families = list(families(table, space.job, space.fixed, space.frameworks))
     found = Candidates(all_families, np.array(starts_of(all_families)), rejected=rejected)
     lengths = (
         np.unique(np.concatenate([family.pp for family in all_families])).tolist() if all_families else []
