@@ -72,7 +72,7 @@ def candidates(space: SearchSpace, executor: Executor | None = None, priced_byte
     rejected: Counter[str] = Counter()
     space = replace(space, fixed=values_of(space.frameworks) | dict(space.fixed))
     table = layouts(space.job, space.gpus, space.fixed, rejected)
-    all_families = list(families(table, space.job, space.fixed))
+    all_families = list(families(table, space.job, space.fixed, space.frameworks))
     found = Candidates(all_families, np.array(starts_of(all_families)), rejected=rejected)
     work: Callable = partial(part_of_lengths, space, all_families, priced_bytes)
     plans = plans_by_length(space, all_families)

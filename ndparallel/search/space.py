@@ -114,8 +114,11 @@ def microbatches(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:
     return some(divisors(job.global_batch // dp), fixed, "micro_batch")
 
 
-def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan]:
-    """The layouts with every choice of the three words, as plans whose degrees are arrays."""
+def families(
+    table: np.ndarray, job: TrainingJob, fixed: Fixed, frameworks: Sequence[str] = ()
+) -> Iterator[Plan]:
+    """The layouts with every choice of the three words, as plans whose degrees are arrays; one of these
+    frameworks is to launch them, or of the software's."""
     choices = {"zero": stages_of_zero(job), "sequence_parallel": WORDS["sequence_parallel"]}
     words = [some(values, fixed, name) for name, values in choices.items()]
     tp, plans = table[:, 0], Plan(**dict(zip(DEGREES, table.T)))
@@ -124,7 +127,7 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
         uncut = (job.sequence // table[:, 4]) % tp > 0
         other = np.logical_not(reduces_once(job, replace(plans, zero=zero)))
         # which frameworks have with ZeRO-1 alone, or with ZeRO-3, or always
-        over_one = job.weights_away or (zero == 3 and "torchtitan" in whose(job))
+        over_one = job.weights_away or (zero == 3 and "torchtitan" in (frameworks or whose(job)))
         named = (zero == lowest) | (zero == 1 and precision_aware(job)) | over_one
         rows = table[(named | shards) & other & (((tp > 1) & ~uncut) if cut else True)]
         for number, some_rows in by_shards(job, rows, zero, fixed):
@@ -281,11 +284,10 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
     """Say what is wrong however the job is cut, or what would do: values of what was fixed that have a plan,
     or why no layout is legal."""
     gpus, fixed, frameworks = space.gpus, space.fixed, space.frameworks
-    zero = min(some(stages_of_zero(space.job), fixed, "zero") or fixed_values(fixed, "zero"))
-    for reason in why_not(space.job, Plan(zero=zero, micro_batch=space.job.global_batch)):
+    for reason in why_not(space.job, Plan(zero=min(zeros_of(space)), micro_batch=space.job.global_batch)):
         return UserError(reason)
     where = count(gpus, "GPU")
-    if reason := refusal_of_layouts(space, zero):
+    if reason := refusal_of_layouts(space):
         return UserError(f"no plan on {where} is one of those that can be launched (--any: of all): {reason}")
     if near := nearest_degree(space):
         return UserError(f"no plan on {where} has {near}.")
@@ -326,15 +328,28 @@ def batch_that_can_be_cut(space: SearchSpace) -> int:
     return batch * bool(len(layouts(job, space.gpus, space.fixed, Counter())))
 
 
-def refusal_of_layouts(space: SearchSpace, zero: int) -> str:
-    """Why the frameworks cannot launch a layout that is legal; "" where none is, or one of them can."""
+def refusal_of_layouts(space: SearchSpace) -> str:
+    """Why the frameworks cannot launch a layout that is legal, whatever its ZeRO; "" where none is, or one of
+    them can."""
     table, fixed = layouts(space.job, space.gpus, space.fixed, Counter()), space.fixed
     if not len(table) or "shards" in fixed:
         return ""
     words = {name: fixed_values(fixed, name)[0] for name in WORDS if name in fixed}
-    plan = Plan(**dict(zip(DEGREES, table[0].tolist())), **{"zero": zero} | words)
+    plan = Plan(**dict(zip(DEGREES, table[0].tolist())), **words)
+    reasons = [refusal_of_all(space, replace(plan, zero=zero)) for zero in zeros_of(space)]
+    # what another ZeRO would mend is not the reason
+    return min(reasons, key=lambda reason: reason.count("--zero")) if all(reasons) else ""
+
+
+def refusal_of_all(space: SearchSpace, plan: Plan) -> str:
+    """Why none of the frameworks can launch this plan; "" where one can."""
     refusals = [FRAMEWORKS[name].refusal(space.job, plan) for name in space.frameworks]
     return " ".join(refusals) if all(refusals) else ""
+
+
+def zeros_of(space: SearchSpace) -> Sequence[int]:
+    """The stages of ZeRO that are searched; where the job can have none that was asked for, these."""
+    return some(stages_of_zero(space.job), space.fixed, "zero") or fixed_values(space.fixed, "zero")
 
 
 def at(plans: Plan, row: int, schedule: str, chunks: int) -> Plan:

@@ -85,6 +85,23 @@ def test_plans_over_one_rank_that_torchtitan_alone_has_are_searched_where_any_fr
     assert found.best.plan.zero == 3 and FRAMEWORKS["torchtitan"].has(some, found.best.plan)
 
 
+@pytest.mark.parametrize("software", ["megatron-core", "deepspeed", "accelerate"])
+def test_plans_over_one_rank_are_searched_as_the_framework_that_is_asked_for_has_them(software):
+    """torchtitan has ZeRO-3 alone on one data-parallel rank, whatever software is priced."""
+    some = job("llama-3.2-1b", software=software, batch=16, sequence=4096)
+    best = search(some, 2, {"tp": 2}, frameworks=["torchtitan"]).best.plan
+    assert (best.tp, best.zero) == (2, 3) and FRAMEWORKS["torchtitan"].has(some, best)
+
+
+def test_where_no_plan_can_be_launched_the_reason_is_none_that_another_zero_would_mend():
+    """torchtitan cuts no tied embeddings into stages; on one data-parallel rank it has ZeRO-3 alone."""
+    some = job("llama-3.2-1b", software="torchtitan", batch=16, sequence=4096)
+    with pytest.raises(UserError, match="no pipeline for tied embeddings"):
+        search(some, 8, {"pp": 8})
+    with pytest.raises(UserError, match="take --zero 3"):
+        search(some, 8, {"pp": 8, "zero": 0})
+
+
 def test_deepspeed_has_zero_3_of_experts_that_ep_ranks_share_without_tp_alone():
     some = job("mixtral-8x7b", software="deepspeed")
     plans = {(tp, ep, zero): Plan(tp=tp, dp=64 // tp, ep=ep, zero=zero) for tp, ep, zero in SHARED_EXPERTS}
