@@ -223,7 +223,6 @@ POCKET = Stack(
     experts_in_turn=True,
     routing_in_full=True,
     ep_overlap=True,
-    shared_mlp=True,
     dtype="float32",
     executed=True,
     grid=True,

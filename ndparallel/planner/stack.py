@@ -284,8 +284,6 @@ class LessonSettings:
     # balancing (else a rough number of launches)
     routing_in_full: bool = False
     ep_overlap: bool = False  # rows travel beside shared experts, or the router's backward pass
-    # shared experts have an MLP's activation, and its sums over tp (else their matrices alone are counted)
-    shared_mlp: bool = False
     # ---- in its runs
     executed: bool = False  # steps are put together as the lessons do, on the clocks of all GPUs
     grid: bool = False  # the loop is that of 4d_combined.py

@@ -287,3 +287,22 @@ def test_megatrons_messages_stand_in_the_way_of_1f1b_and_not_of_several_chunks()
         standing, hidden = (time_step(job(pp_overlaps_chunks=alone), plan).seconds for alone in (True, False))
         wire = sum(framework_workload(job(), plan).messages())
         assert standing - hidden == pytest.approx(messages * wire, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("software", "sums"), [("megatron-core", 1), ("torchtitan", 1), ("pytorch-compiled", 0)]
+)
+@pytest.mark.parametrize(("model", "shared"), [("deepseek-v3", 1), ("qwen3-235b-a22b", 0)])
+def test_shared_experts_activate_are_added_to_the_others_and_give_the_norm_a_gradient_more(
+    software, sums, model, shared
+):
+    """By hand, in elements of a token: of DeepSeek-V3's shared expert 2048, of its 8 chosen ones as many
+    each. Three arrays: read, read, written."""
+    work = replace(job(), shape=find_model(model), stack=STACKS[software])
+    layer = Pricing(work, Plan(dp=8, ep=8)).lists.unit("experts", "none")
+    widths = [item.shape[0] / 4096 for item in layer.forward if item.name == "swiglu"]
+    assert sorted(widths) == [2048] * shared + [8 * work.shape.experts.ffn]
+    added = [item for item in layer.forward if item.name == "add shared experts"]
+    joined = [item for item in layer.backward_input if item.name == "add gradients of rows"]
+    assert (len(added), len(joined)) == (sums * shared, sums * (1 + shared))
+    assert {item.bytes for item in added + joined} <= {3 * 4096 * work.shape.hidden * 2}

@@ -51,6 +51,7 @@ class ExpertLists(ExpertRows):
             *self.routing.combined_forward(),
             *self.own_norms(1, False),
             *([] if self.stack.ep_overlap else shared),
+            *self.added(),
             *self.norms_behind(MLP, False),
             self.residual(False),
             *self.dispatch.unshared(),
@@ -74,6 +75,7 @@ class ExpertLists(ExpertRows):
             *self.dispatch.probabilities(),
             *([] if self.stack.ep_overlap else routers),
             *self.routing.permuted_backward(),
+            *self.gradients_added(),
             *self.dispatch.unshared(),
             *self.own_norms(2, True),
             *self.norms_before(MLP, True),
@@ -102,11 +104,19 @@ class ExpertLists(ExpertRows):
         return [*norm, *products] if backward else [*products, *norm]
 
     def shared_products(self, backward: bool) -> list:
-        """An MLP that tp cuts, or its matrices alone."""
-        matrices = self.shape.shared_mlp()
-        if matrices and self.stack.shared_mlp:
-            return self.mlp.gated_backward(matrices) if backward else self.mlp.gated_forward(matrices)
-        return [
-            self.product(matrix, "dgrad" if backward else "forward")
-            for matrix in (reversed(matrices) if backward else matrices)
-        ]
+        """An MLP that tp cuts (SharedExpertMLP in megatron/core/transformer/moe/shared_experts.py,
+        _shared_experts_sharding_configs in torchtitan/models/common/moe_sharding.py)."""
+        if not (matrices := self.shape.shared_mlp()):
+            return []
+        return self.mlp.gated_backward(matrices) if backward else self.mlp.gated_forward(matrices)
+
+    def added(self) -> list[Operation]:
+        """What the shared experts gave, added to what the others did (postprocess in
+        megatron/core/transformer/moe/moe_layer.py, MoE.forward in torchtitan/models/common/moe.py)."""
+        return self.sums("add shared experts", int(self.moe.shared_experts > 0), self.share.shard)
+
+    def gradients_added(self) -> list[Operation]:
+        """The norm's gradients from router, dispatcher and shared experts, which read the same array, in a
+        sum (autograd); where each has a norm of its own nothing is shared."""
+        count = 0 if self.moe.own_norms else 1 + (self.moe.shared_experts > 0)
+        return self.sums("add gradients of rows", count, self.share.shard)
