@@ -41,7 +41,7 @@ MEGATRON_2022 = replace(MEGATRON_2021, name="megatron-2022", tp_overlap="backwar
 # unpermutation is not kept
 MEGATRON_CORE = Stack(
     name="megatron-core",
-    fusion="fused",
+    fusion="engine",
     attention="cudnn",
     keeps_shards=True,
     rotary_kernels=2,

@@ -36,8 +36,9 @@ class KernelSettings:
     """How work is cut into kernels, and how they are launched.
 
     fusion: element-by-element work. "eager": one kernel for each operator, norms in float32. "fused":
-    hand-written ones for norms, activations, dropout. "compiled": torch.compile, whole chains in one kernel.
-    "minimal": every array moves once, and a norm's backward pass is one kernel (the lessons' prices).
+    hand-written ones for norms, activations, dropout. "engine": the same, with Transformer Engine's norms.
+    "compiled": torch.compile, whole chains in one kernel. "minimal": every array moves once, and a norm's
+    backward pass is one kernel (the lessons' prices).
 
     attention: "unfused": all pairs are multiplied, scores go through memory. "masked": scores, softmax and
     values of the pairs that the mask keeps, through memory; round a ring block by block. "flash1". "triton":
