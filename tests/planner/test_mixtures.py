@@ -298,11 +298,12 @@ def test_shared_experts_activate_are_added_to_the_others_and_give_the_norm_a_gra
 ):
     """By hand, in elements of a token: of DeepSeek-V3's shared expert 2048, of its 8 chosen ones as many
     each. Three arrays: read, read, written."""
-    work = replace(job(), shape=find_model(model), stack=STACKS[software])
+    shape: Any = find_model(model)
+    work = replace(job(), shape=shape, stack=STACKS[software])
     layer = Pricing(work, Plan(dp=8, ep=8)).lists.unit("experts", "none")
     widths = [item.shape[0] / 4096 for item in layer.forward if item.name == "swiglu"]
-    assert sorted(widths) == [2048] * shared + [8 * work.shape.experts.ffn]
+    assert sorted(widths) == [2048] * shared + [8 * shape.experts.ffn]
     added = [item for item in layer.forward if item.name == "add shared experts"]
     joined = [item for item in layer.backward_input if item.name == "add gradients of rows"]
     assert (len(added), len(joined)) == (sums * shared, sums * (1 + shared))
-    assert {item.bytes for item in added + joined} <= {3 * 4096 * work.shape.hidden * 2}
+    assert {item.bytes for item in added + joined} <= {3 * 4096 * shape.hidden * 2}
