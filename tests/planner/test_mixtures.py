@@ -236,6 +236,16 @@ def test_the_steps_kernels_move_what_is_priced_and_gradients_are_divided_before_
     assert operations["adam"] == pytest.approx(7 * operations["norm"])
 
 
+@pytest.mark.parametrize(("size", "cast"), [(2, 2 + 4), (4, 0)])
+def test_megatrons_step_makes_float32_gradients_of_those_in_16_bits(size, cast):
+    work = FrameworkWorkload(Pricing(job(gradient_bytes=size), EP8))
+    pricing, held = work.pricing, work.trained(0)
+    operations = {one.name: one.bytes for one in step_operations(pricing, *held)}
+    assert operations.get("gradients to main", 0) == pytest.approx(cast / 28 * operations["adam"])
+    seconds = sum(pricing.seconds(one) for one in step_operations(pricing, *held))
+    assert optimizer_seconds(pricing, *held) == pytest.approx(seconds, rel=1e-12)
+
+
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
 @pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "fsdp-2023", "megatron-2021"])
 def test_the_steps_kernels_take_what_a_plan_counts_on_a_gpu_that_was_calibrated_too(software, moments):
