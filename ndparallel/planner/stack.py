@@ -254,6 +254,7 @@ class RunSettings:
     hides_dispatch: bool = False
     fused_permutation: bool = False  # --moe-permute-fusion
     fused_router: bool = False  # --moe-router-fusion
+    fp32_router: bool = False  # --moe-router-dtype fp32
     fused_mask: bool = False  # of DeepEP's choices: --enable-experimental, with a fused permutation
     # the grouped products activate and cast in their own kernels (--use-transformer-engine-op-fuser)
     fused_experts: bool = False

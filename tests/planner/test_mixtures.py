@@ -317,3 +317,20 @@ def test_shared_experts_activate_are_added_to_the_others_and_give_the_norm_a_gra
     joined = [item for item in layer.backward_input if item.name == "add gradients of rows"]
     assert (len(added), len(joined)) == (sums * shared, sums * (1 + shared))
     assert {item.bytes for item in added + joined} <= {3 * 4096 * shape.hidden * 2}
+
+
+def test_a_router_in_32_bits_multiplies_gradients_in_them_and_casts_its_input_and_that_inputs_gradient():
+    """By hand, of RouterGatingLinearFunction in megatron/core/transformer/moe/moe_utils.py: three products,
+    of which those of gradients take TF32, and two casts of 2 and 4 bytes."""
+    half, single = (Pricing(job(fp32_router=on), EP8).lists.unit("experts", "none") for on in (False, True))
+    scores, rows = 4096 * 128, 4096 * QWEN.hidden
+    products = [item for items in single for item in items if item.name in ROUTERS]
+    assert [item.dtype for item in products] == ["bfloat16", "float32", "float32"]
+    assert [item.flops for item in products] == [2 * 128 * rows] * 3
+    (before,) = (item for item in half.forward if item.name == "router forward")
+    assert products[0].bytes - before.bytes == 2 * scores
+    casts = [[item.bytes for item in items if item.name == "router cast"] for items in single]
+    assert casts == [[], [], [6 * rows], [6 * rows]]
+
+
+ROUTERS = ("router forward", "router dgrad", "router wgrad")

@@ -10,13 +10,16 @@ Glossary: see `ndparallel.planner.layers.experts.rows`.
 from functools import cached_property
 
 from gpu import Operation
+from ndparallel.model import costs
 from ndparallel.planner.layers.experts.dispatch import Dispatch
 from ndparallel.planner.layers.experts.matrices import ExpertMatrices
 from ndparallel.planner.layers.experts.routing import FullRouting, ShortRouting
 from ndparallel.planner.layers.experts.rows import ExpertRows
-from ndparallel.planner.layers.layer_kernels import writer
+from ndparallel.planner.layers.layer_kernels import matmul_shape, writer
 from ndparallel.planner.layers.mlp import MLPLists
+from ndparallel.planner.layers.operations import HALF
 from ndparallel.planner.layers.parts import MLP
+from ndparallel.planner.models.matrices import Linear
 
 
 class ExpertLists(ExpertRows):
@@ -91,7 +94,23 @@ class ExpertLists(ExpertRows):
         return [*routers, *shared, *[down] * self.matrices.turns, *[up] * self.matrices.turns]
 
     def routers(self, side: str) -> list[Operation]:
-        return [self.product(matrix, side, self.own_rows) for matrix in self.moe.router(self.shape.hidden)]
+        matrices = self.moe.router(self.shape.hidden)
+        if not self.stack.fp32_router:
+            return [self.product(matrix, side, self.own_rows) for matrix in matrices]
+        gates = [self.product(matrix, side, self.own_rows) for matrix in matrices[1:]]
+        return [*self.routers_in_32_bits(matrices[0], side), *gates]
+
+    def routers_in_32_bits(self, matrix: Linear, side: str) -> list[Operation]:
+        """The product of a router that gives scores in 32 bits. For their gradients weights are cast, or the
+        input, and the gradient of the input is cast back (RouterGatingLinearFunction in
+        megatron/core/transformer/moe/moe_utils.py)."""
+        if side == "forward":
+            product = self.product(matrix, side, self.own_rows)
+            return [product._replace(bytes=product.bytes + HALF * self.own_rows * matrix.outputs)]
+        sizes = matmul_shape(side, self.own_rows, matrix.inputs, matrix.outputs)
+        product = costs.matmul(f"router {side}", *sizes, "float32")
+        cast = self.elementwise("router cast", self.own_rows * matrix.inputs, 3)
+        return [product, cast] if side == "dgrad" else [cast, product]
 
     def own_norms(self, count: int, backward: bool) -> list[Operation]:
         """Norms that only a mixture has: two of the inputs of router and experts, one of the experts' result,
