@@ -49,6 +49,10 @@ class NumberType:
     # in transformer_engine/common/recipe, and its pytorch/attention/.../context_parallel.py)
     key_bytes: int = 0
     gathers_amax: bool = False  # what tp gathers has one maximum over its ranks before it is cast
+    # what a norm does of the cast of its own result: all but a transpose, or the maximum alone (FULLY_FUSED
+    # and FUSED_NORM_AMAX_FP8 in transformer_engine/pytorch/csrc/extensions/normalization.cpp)
+    norm_casts: bool = False
+    norm_finds_amax: bool = False
 
     def cast_bytes(self, transposes: bool) -> float:
         """Bytes read and written for one number; `transposes` where products need a transposed copy."""
@@ -59,6 +63,33 @@ class NumberType:
         transformer_engine/pytorch/module/base.py): what products need transposed is copied as a whole."""
         again = 2 * self.copy if transposes and not self.copies else 0.0
         return (self.reads + self.copies_bytes(False)) / ranks + again
+
+    def bytes_behind_norm(self, transposes: bool, ranks, gathered: bool) -> float:
+        """The same of a norm's result, which the norm may have cast, or found the maximum of."""
+        if self.norm_casts:  # a transpose is read and written
+            return 2 * self.copy if transposes else 0.0
+        spared = 2 * self.norm_finds_amax
+        if gathered:
+            return self.gathered_bytes(transposes, ranks) - spared / ranks
+        return self.cast_bytes(transposes) - spared
+
+    def one_copy_bytes(self, ranks, gathered: bool) -> float:
+        """Bytes for one number that is cast for one product alone."""
+        return (self.reads + self.copy) / (ranks if gathered else 1)
+
+    def again_bytes(self, transposes: bool, ranks, gathered: bool) -> float:
+        """Bytes for one number of what was kept in 16 bits and is cast again for the weights' gradient: a
+        tensor of one scale first as it is where a transpose is made of that (Float8CurrentScalingQuantizer
+        in transformer_engine/pytorch/module/linear.py, backward)."""
+        if gathered:
+            again = 2 * self.copy if transposes and not self.copies else 0.0
+            return self.one_copy_bytes(ranks, True) + again
+        return self.reads + (self.copy if self.copies else self.copies_bytes(transposes))
+
+    @property
+    def kernels_of_one_copy(self) -> int:
+        """Kernels of a cast into one copy where two are usual: one copy fewer whose scales are ordered."""
+        return self.kernels - (self.copies == 2 and self.kernels > 1)
 
     def copies_bytes(self, transposes: bool) -> float:
         """Bytes of one number in all its copies."""
@@ -78,6 +109,7 @@ _TYPES = (
         gathered_cast=True,
         shares_amax=True,
         key_bytes=1,
+        norm_casts=True,
     ),
     # Float8CurrentScaling; torchao's tensor-wise scaling (torchao/float8/float8_linear.py)
     # with_amax_reduction in transformer_engine/pytorch/module/linear.py
@@ -91,6 +123,7 @@ _TYPES = (
         gathered_cast=True,
         gathers_amax=True,
         key_bytes=1,
+        norm_finds_amax=True,
     ),
     # torchao's row-wise scaling: an amax for each row, and again for each column
     NumberType(

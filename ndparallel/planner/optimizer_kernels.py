@@ -53,6 +53,20 @@ OPTIMIZERS: dict[str, tuple[OptimizerKernel, ...]] = {
         ),
     ),
 }
+# beside them, where gradients are reduced in 16 bits
+TO_MAIN = {
+    "megatron-core": OptimizerKernel(
+        "gradients to main",
+        2 + 4,
+        "megatron/core/optimizer/distrib_optimizer.py, _copy_model_grads_to_main_grads: float",
+    )
+}
+
+
+def kernels_of(optimizer: str, gradient_bytes: int) -> tuple[OptimizerKernel, ...]:
+    """The kernels of an optimizer whose model has gradients of so many bytes."""
+    to_main = (TO_MAIN[optimizer],) if gradient_bytes == 2 and optimizer in TO_MAIN else ()
+    return *to_main, *OPTIMIZERS[optimizer]
 
 
 def bytes_of(optimizer: str) -> int:

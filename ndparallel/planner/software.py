@@ -41,7 +41,7 @@ MEGATRON_2022 = replace(MEGATRON_2021, name="megatron-2022", tp_overlap="backwar
 # unpermutation is not kept
 MEGATRON_CORE = Stack(
     name="megatron-core",
-    fusion="fused",
+    fusion="engine",
     attention="cudnn",
     keeps_shards=True,
     rotary_kernels=2,
@@ -223,7 +223,6 @@ POCKET = Stack(
     experts_in_turn=True,
     routing_in_full=True,
     ep_overlap=True,
-    shared_mlp=True,
     dtype="float32",
     executed=True,
     grid=True,

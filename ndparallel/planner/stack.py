@@ -36,8 +36,9 @@ class KernelSettings:
     """How work is cut into kernels, and how they are launched.
 
     fusion: element-by-element work. "eager": one kernel for each operator, norms in float32. "fused":
-    hand-written ones for norms, activations, dropout. "compiled": torch.compile, whole chains in one kernel.
-    "minimal": every array moves once, and a norm's backward pass is one kernel (the lessons' prices).
+    hand-written ones for norms, activations, dropout. "engine": the same, with Transformer Engine's norms.
+    "compiled": torch.compile, whole chains in one kernel. "minimal": every array moves once, and a norm's
+    backward pass is one kernel (the lessons' prices).
 
     attention: "unfused": all pairs are multiplied, scores go through memory. "masked": scores, softmax and
     values of the pairs that the mask keeps, through memory; round a ring block by block. "flash1". "triton":
@@ -253,6 +254,7 @@ class RunSettings:
     hides_dispatch: bool = False
     fused_permutation: bool = False  # --moe-permute-fusion
     fused_router: bool = False  # --moe-router-fusion
+    fp32_router: bool = False  # --moe-router-dtype fp32
     fused_mask: bool = False  # of DeepEP's choices: --enable-experimental, with a fused permutation
     # the grouped products activate and cast in their own kernels (--use-transformer-engine-op-fuser)
     fused_experts: bool = False
@@ -284,8 +286,6 @@ class LessonSettings:
     # balancing (else a rough number of launches)
     routing_in_full: bool = False
     ep_overlap: bool = False  # rows travel beside shared experts, or the router's backward pass
-    # shared experts have an MLP's activation, and its sums over tp (else their matrices alone are counted)
-    shared_mlp: bool = False
     # ---- in its runs
     executed: bool = False  # steps are put together as the lessons do, on the clocks of all GPUs
     grid: bool = False  # the loop is that of 4d_combined.py

@@ -9,8 +9,9 @@ from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.launches import GRAPHS, LAUNCH_COSTS, SMALL_KERNELS
 from ndparallel.planner.optimizer_kernels import OPTIMIZERS, SHARDING
 
+HAND_WRITTEN = ("fused", "engine")  # of fusion
 WORDS: dict[str, Collection[str]] = {
-    "fusion": ("eager", "fused", "compiled", "minimal"),
+    "fusion": ("eager", *HAND_WRITTEN, "compiled", "minimal"),
     "attention": ("unfused", "masked", "flash1", "triton", "flash2", "cudnn", "cudnn-2026"),
     "optimizer": OPTIMIZERS,
     "launching": LAUNCH_COSTS,
@@ -30,7 +31,7 @@ def check_words(stack: Any) -> None:
     for field, words in WORDS.items():
         if (word := getattr(stack, field)) not in words:
             raise unknown(f"{field} of a software stack", str(word), (each for each in words if each))
-    if stack.dropout and stack.fusion != "fused":
+    if stack.dropout and stack.fusion not in HAND_WRITTEN:
         raise UserError(
             f"dropout of a software stack whose fusion is {stack.fusion} is not priced: take fusion fused, "
             "or no dropout."

@@ -65,10 +65,11 @@ BRIDGE = PLAIN | {
     "scales_gradients": False,
 }
 # of all releases: tp_comm_overlap is off in nvfp4 and for DeepSeek and Kimi, and
-# enable_megatron_core_experimental on for these two
+# enable_megatron_core_experimental on for these two, whose providers have moe_router_dtype="fp32"
+# (src/megatron/bridge/models/deepseek/deepseek_provider.py, kimi/kimi_provider.py; later the bridges there)
 BRIDGE_ALWAYS: dict[str, dict[str, Any]] = {
     "nvfp4": {"tp_overlap": "backward"},
-    "deepseek|kimi": {"tp_overlap": "backward", "fused_mask": True},
+    "deepseek|kimi": {"tp_overlap": "backward", "fused_mask": True, "fp32_router": True},
 }
 RECIPES = (
     # ---- dense models

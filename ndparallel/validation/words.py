@@ -222,6 +222,7 @@ SWITCHES = (  # of a stack
     "hides_dispatch",
     "fused_permutation",
     "fused_router",
+    "fp32_router",
     "fused_mask",
     "fused_experts",
     "fp8_attention",

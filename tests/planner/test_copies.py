@@ -100,8 +100,9 @@ def test_what_tensor_parallelism_gathers_travels_cast_and_its_sums_in_16_bits(dt
 @pytest.mark.parametrize(
     ("dtype", "gpu", "moved"),
     [
-        ("fp8", "h100", (2 + 1) / 8 + 2),  # its tensor cores take a transpose, which is made of the whole
-        ("fp8", "b200", (2 + 1) / 8),
+        ("fp8", "h100", 2),  # its tensor cores take a transpose, which is made of the whole; the norm casts
+        ("fp8-current", "h100", (2 + 1) / 8 + 2),
+        ("fp8-current", "b200", (2 + 1) / 8),
         ("mxfp8", "b200", (2 + 2 * 33 / 32) / 8),
     ],
 )
@@ -256,3 +257,73 @@ def test_each_block_but_the_own_is_merged_by_so_many_kernels(stack, kernels, pas
     merges = [item for items in (forward, backward) for item in items if item.name == "merge blocks"]
     assert [merge.kernels for merge in merges] == [3 * kernels[0], 4 * kernels[1]]
     assert 3 * merges[1].bytes / (4 * merges[0].bytes) == pytest.approx(passes[1] / passes[0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpu", "normed", "cast"),
+    [
+        ("fp8", "h100", 2 + 1, 1 + 1),
+        ("fp8", "b200", 2 + 1, 0),
+        ("fp8-current", "h100", 2 + 2, 2 + 1 + 1),
+        ("fp8-current", "b200", 2 + 2, 2 + 1),
+        ("mxfp8", "b200", 2 + 2, 2 + 2 * 33 / 32),
+    ],
+)
+@pytest.mark.parametrize("kind", ["dense", "experts"])
+def test_a_norm_casts_what_its_module_multiplies_or_finds_the_maximum_and_a_mixtures_norm_neither(
+    dtype, gpu, normed, cast, kind
+):
+    """By hand, in bytes of a number, of normalization.cpp in transformer_engine/pytorch/csrc/extensions."""
+    shape = preset("qwen3-235b-a22b" if kind == "experts" else "llama-3-70b")
+    job = TrainingJob(shape, find_hardware(gpu), MEGATRON, 4096, 64, dtype=dtype)
+    items = LayerLists(shape, Plan().share(job), MEGATRON).unit(kind, "none").forward
+    first = items[: [item.name for item in items].index("qkv forward")]
+    assert sum(item.bytes for item in first if item.name == "norm") == 4096 * shape.hidden * normed
+    moved = sum(item.bytes for item in first if item.name.startswith("cast"))
+    assert moved == pytest.approx(4096 * shape.hidden * cast)
+    of_mlp = [item for item in items if item.name == "norm"][-1]
+    assert of_mlp.bytes == 4096 * shape.hidden * (normed if kind == "dense" else 4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpu", "forward", "again"),
+    [
+        ("fp8", "h100", 2 + 1 + 1, 0),
+        ("fp8-current", "h100", 4 + 1, 4 + 2),
+        ("fp8-current", "b200", 4 + 1, 4 + 1),
+        ("fp8-block", "h100", 2 + 33 / 32, 2 + 33 / 32),
+        ("mxfp8", "b200", 2 + 33 / 32, 2 + 33 / 32),
+        ("nvfp4", "b200", 4 + 9 / 16, 4 + 9 / 16),
+    ],
+)
+def test_what_attention_gives_is_cast_for_each_product_where_it_is_kept_in_16_bits(
+    dtype, gpu, forward, again
+):
+    """By hand, of save_original_input in transformer_engine/pytorch/module/linear.py."""
+    job = TrainingJob(LLAMA, find_hardware(gpu), MEGATRON, 4096, 64, dtype=dtype)
+    layer = LayerLists(LLAMA, Plan().share(job), MEGATRON).unit("dense", "none")
+    moved = [bytes_before(layer.forward, "attention_output forward")]
+    moved += [bytes_before(layer.backward_weight, "attention_output wgrad")]
+    assert moved == pytest.approx([4096 * LLAMA.hidden * each for each in (forward, again)])
+    assert bytes_before(layer.backward_weight, "down wgrad") == 0
+
+
+def bytes_before(items, product):
+    """Bytes of the cast right before a product."""
+    before = items[[item.name for item in items].index(product) - 1]
+    return before.bytes if before.name.startswith(("cast", "experts cast")) else 0
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+def test_shared_experts_cast_their_input_again_and_experts_theirs_where_their_activation_runs_again(
+    recompute,
+):
+    """set_save_original_input in megatron/core/transformer/moe, shared_experts.py and experts.py."""
+    v3, stack = preset("deepseek-v3"), replace(MEGATRON, selective=("moe_act",))
+    job = TrainingJob(v3, find_hardware("b200"), stack, 4096, 64, dtype="mxfp8")
+    weights = LayerLists(v3, Plan(ep=8, dp=8).share(job), stack).unit("experts", recompute).backward_weight
+    each = 2 + 33 / 32
+    assert bytes_before(weights, "gate_up wgrad") == pytest.approx(4096 * v3.hidden * each)
+    assert bytes_before(weights, "down wgrad") == bytes_before(weights, "experts gate_up wgrad") == 0
+    rows = 4096 * 8 * 2048 * (recompute == "selective")
+    assert bytes_before(weights, "experts down wgrad") == pytest.approx(rows * each)

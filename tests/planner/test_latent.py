@@ -82,3 +82,21 @@ def test_recomputing_heads_gathers_their_ranks_again_and_keeps_them_in_shards():
     whole = lists(8, selective=("mla_up_proj",), latent_on_shards=False)
     kept = [kept_bytes(each, "dense", "selective") for each in (mine, whole)]
     assert kept[1] - kept[0] == pytest.approx(7 / 8 * TOKENS * (QUERY_RANK + KV_RANK) * 2)
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_ranks_are_normed_before_their_matrices_and_two_gradients_of_the_hidden_state_are_added(
+    sequence_parallel,
+):
+    """q_layernorm and kv_layernorm, on the shard where the ranks are made there."""
+    mine = lists(8, sequence_parallel=sequence_parallel).attention
+    rows = TOKENS / 8 if sequence_parallel else TOKENS
+    forward = [item for item in mine.into_heads() if item.name == "norm"]
+    assert [norm.bytes for norm in forward] == [2 * rows * rank * 2 for rank in (QUERY_RANK, KV_RANK)]
+    back = mine.out_of_heads()
+    assert [item.bytes for item in back if item.name == "norm"] == [
+        3 * rows * rank * 2 for rank in (KV_RANK, QUERY_RANK)
+    ]
+    assert operations(back)["add gradients of ranks"].bytes == 3 * rows * HIDDEN * 2
+    again = lists(8, selective=("mla_up_proj",)).unit("dense", "selective").recompute
+    assert [item.name for item in again].count("norm") == 2

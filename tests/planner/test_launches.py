@@ -206,3 +206,13 @@ def test_heads_without_rotary_positions_stay_views_of_the_fused_array():
     job = TrainingJob(GPT, find_hardware("h100"), STACKS["megatron-core"], 1024, 8)
     lists = LayerLists(GPT, Plan().share(job), job.stack).layer("dense", "none")
     assert not {item.name for items in lists for item in items} & {"join q, k, v", "values apart"}
+
+
+@pytest.mark.parametrize(("software", "passes"), [("megatron-core", 3), ("nemo", 3), ("megatron-2022", 5)])
+def test_transformer_engine_reads_a_norms_gradient_and_input_once_and_apex_for_its_weights_again(
+    software, passes
+):
+    stack, shape = STACKS[software], find_model("llama-3-8b")
+    share = Plan().share(TrainingJob(shape, find_hardware("h100"), stack, 4096, 1))
+    norm = LayerLists(shape, share, stack).norm(True)
+    assert norm.bytes == passes * 4096 * shape.hidden * 2

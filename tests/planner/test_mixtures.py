@@ -236,6 +236,16 @@ def test_the_steps_kernels_move_what_is_priced_and_gradients_are_divided_before_
     assert operations["adam"] == pytest.approx(7 * operations["norm"])
 
 
+@pytest.mark.parametrize(("size", "cast"), [(2, 2 + 4), (4, 0)])
+def test_megatrons_step_makes_float32_gradients_of_those_in_16_bits(size, cast):
+    work = FrameworkWorkload(Pricing(job(gradient_bytes=size), EP8))
+    pricing, held = work.pricing, work.trained(0)
+    operations = {one.name: one.bytes for one in step_operations(pricing, *held)}
+    assert operations.get("gradients to main", 0) == pytest.approx(cast / 28 * operations["adam"])
+    seconds = sum(pricing.seconds(one) for one in step_operations(pricing, *held))
+    assert optimizer_seconds(pricing, *held) == pytest.approx(seconds, rel=1e-12)
+
+
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
 @pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "fsdp-2023", "megatron-2021"])
 def test_the_steps_kernels_take_what_a_plan_counts_on_a_gpu_that_was_calibrated_too(software, moments):
@@ -287,3 +297,40 @@ def test_megatrons_messages_stand_in_the_way_of_1f1b_and_not_of_several_chunks()
         standing, hidden = (time_step(job(pp_overlaps_chunks=alone), plan).seconds for alone in (True, False))
         wire = sum(framework_workload(job(), plan).messages())
         assert standing - hidden == pytest.approx(messages * wire, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("software", "sums"), [("megatron-core", 1), ("torchtitan", 1), ("pytorch-compiled", 0)]
+)
+@pytest.mark.parametrize(("model", "shared"), [("deepseek-v3", 1), ("qwen3-235b-a22b", 0)])
+def test_shared_experts_activate_are_added_to_the_others_and_give_the_norm_a_gradient_more(
+    software, sums, model, shared
+):
+    """By hand, in elements of a token: of DeepSeek-V3's shared expert 2048, of its 8 chosen ones as many
+    each. Three arrays: read, read, written."""
+    shape: Any = find_model(model)
+    work = replace(job(), shape=shape, stack=STACKS[software])
+    layer = Pricing(work, Plan(dp=8, ep=8)).lists.unit("experts", "none")
+    widths = [item.shape[0] / 4096 for item in layer.forward if item.name == "swiglu"]
+    assert sorted(widths) == [2048] * shared + [8 * shape.experts.ffn]
+    added = [item for item in layer.forward if item.name == "add shared experts"]
+    joined = [item for item in layer.backward_input if item.name == "add gradients of rows"]
+    assert (len(added), len(joined)) == (sums * shared, sums * (1 + shared))
+    assert {item.bytes for item in added + joined} <= {3 * 4096 * shape.hidden * 2}
+
+
+def test_a_router_in_32_bits_multiplies_gradients_in_them_and_casts_its_input_and_that_inputs_gradient():
+    """By hand, of RouterGatingLinearFunction in megatron/core/transformer/moe/moe_utils.py: three products,
+    of which those of gradients take TF32, and two casts of 2 and 4 bytes."""
+    half, single = (Pricing(job(fp32_router=on), EP8).lists.unit("experts", "none") for on in (False, True))
+    scores, rows = 4096 * 128, 4096 * QWEN.hidden
+    products = [item for items in single for item in items if item.name in ROUTERS]
+    assert [item.dtype for item in products] == ["bfloat16", "float32", "float32"]
+    assert [item.flops for item in products] == [2 * 128 * rows] * 3
+    (before,) = (item for item in half.forward if item.name == "router forward")
+    assert products[0].bytes - before.bytes == 2 * scores
+    casts = [[item.bytes for item in items if item.name == "router cast"] for items in single]
+    assert casts == [[], [], [6 * rows], [6 * rows]]
+
+
+ROUTERS = ("router forward", "router dgrad", "router wgrad")

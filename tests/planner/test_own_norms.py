@@ -98,7 +98,7 @@ def test_norms_stand_between_what_they_norm_and_what_takes_it():
     down = names.index("down forward")
     assert names[:router] == ["norm", "norm", "norm"]
     assert names[combine + 1 : down].count("norm") == 1  # of the experts' result
-    assert names[down + 1 :] == ["norm", "norm", "residual"]
+    assert names[down + 1 :] == ["norm", "add shared experts", "norm", "residual"]
     back = [item.name for item in lists(Plan(ep=8, dp=8)).experts.backward]
     assert back.count("norm") == 6 and back[back.index("down dgrad") - 2 :][:2] == ["norm", "norm"]
     assert back[back.index("router dgrad") + 1 :] == ["norm", "norm", "norm"]

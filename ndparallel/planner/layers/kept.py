@@ -182,8 +182,10 @@ def attention_bytes(lists: AttentionLists, from_ranks: bool):
     if from_ranks and shape.latent:
         ranks = (shape.latent.query_rank + shape.latent.kv_rank) * lists.rows_of_ranks / lists.share.rows
         widths = shape.heads * shape.value_dim / tp + ranks + shape.latent.rope_dim
-    cast = input_bytes(lists) % lists.itemsize * shape.heads * shape.value_dim / tp  # of what attention gives
-    kept = lists.share.rows * (widths * lists.itemsize + cast)
+    # of what attention gives, unless the matrix keeps that as it is (set_save_original_input in
+    # megatron/core/transformer/attention.py)
+    cast = input_bytes(lists) % lists.itemsize * lists.share.number_type.shares_amax
+    kept = lists.share.rows * (widths * lists.itemsize + cast * shape.heads * shape.value_dim / tp)
     return normed_bytes(lists, ATTENTION) + gate_input_bytes(lists) + kept + mask_bytes(lists)
 
 

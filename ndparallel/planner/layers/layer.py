@@ -91,7 +91,23 @@ class LayerLists(LayerParts):
         weights = first.weight_gradients + second.weight_gradients
         lists = Layer(sum(forward, []), again, backward, weights)
         lists = replace(self.frozen, shape=mixer.shape).layer(lists) if self.frozen else lists
-        return Layer(*map(self.casts.written_into, lists)) if self.share.number_type.kernels else lists
+        if not self.share.number_type.kernels:
+            return lists
+        twice = self.casts_twice(kind, recompute)
+        return Layer(*(self.casts.written_into(items, twice) for items in lists))
+
+    def casts_twice(self, kind: str, recompute: str) -> frozenset[str]:
+        """Matrices whose input Transformer Engine keeps in 16 bits, because attention, the router, or an
+        activation that runs again has it so, unless scales are a former step's (set_save_original_input in
+        megatron/core/transformer: attention.py, moe/shared_experts.py, moe/experts.py)."""
+        if not self.stack.keeps_cast or self.share.number_type.shares_amax:
+            return frozenset()
+        of_experts, acts_again = (
+            has_experts(kind),
+            recompute == "selective" and "moe_act" in self.stack.selective,
+        )
+        shared = (matrix.name for matrix in self.shape.shared_mlp()[:1] * of_experts)
+        return frozenset(("attention_output", *shared, *("experts down",) * (of_experts and acts_again)))
 
 
 @latest

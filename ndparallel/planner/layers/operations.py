@@ -26,14 +26,26 @@ from ndparallel.planner.models.experts import Experts
 
 HALF, SINGLE = 2, 4  # bytes of a bf16 or fp16 number, and of a float32
 
-# Passes over its array that each kernel makes, (forward, backward), by the stack's fusion. Only "fused" ones
-# have dropout. Linear attention's "gated norm" is fused where a compiler sees all of it; Megatron-Core's norm
-# is Transformer Engine's, and writes what a compiled product reads (_apply_gated_norm in
+# Passes over its array that each kernel makes, (forward, backward), by the stack's fusion. Only hand-written
+# ones have dropout. Apex reads what a norm's gradients are made of twice, for its input and for its weights
+# (csrc/layer_norm_cuda_kernel.cu); Transformer Engine once, for both (rmsnorm_bwd_tuned_kernel in
+# transformer_engine/common/normalization/rmsnorm/rmsnorm_bwd_kernels.cuh, and layernorm's beside it). Linear
+# attention's "gated norm" is fused where a compiler sees all of it; Megatron-Core's norm is Transformer
+# Engine's, and writes what a compiled product reads (_apply_gated_norm in
 # megatron/core/ssm/gated_delta_net/common.py); plain PyTorch's goes through 32 bits, one operator after
 # another, here in numbers of 16 (RMSNormGated in torchtitan/models/qwen3_5/gdn.py).
 MEMORY_PASSES: dict[str, dict[str, tuple[float, float]]] = {
     "fused": {
         "norm": (2, 5),
+        "residual": (3, 3),
+        "dropout": (0.5, 1.5),
+        "rotary": (2, 2),
+        "gated": (3, 5),
+        "plain": (2, 4),
+        "gated norm": (5, 8),
+    },
+    "engine": {
+        "norm": (2, 3),
         "residual": (3, 3),
         "dropout": (0.5, 1.5),
         "rotary": (2, 2),

@@ -38,6 +38,12 @@ class LayerParts(LayerKernels):
             "residual", self.share.shard * self.shape.hidden, self.passes("residual", backward) + dropout
         )
 
+    def sums(self, name: str, count: int, rows) -> list[Operation]:
+        """Sums of two arrays of so many rows, in kernels of their own; lessons and compilers have none."""
+        if self.stack.fusion in ("compiled", "minimal"):
+            return []
+        return [self.elementwise(name, rows * self.shape.hidden, 3)] * count
+
     def with_residual(self, half: list) -> list:
         """The backward pass of a half of a layer, and of the sum that it is added to."""
         residual = self.residual(True)

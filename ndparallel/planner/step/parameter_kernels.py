@@ -21,7 +21,14 @@ from ndparallel.planner.job import MOMENTS, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.numbers import anywhere, either, smaller
-from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, OptimizerKernel, bytes_of
+from ndparallel.planner.optimizer_kernels import (
+    ADAM,
+    OPTIMIZERS,
+    SHARDING,
+    OptimizerKernel,
+    bytes_of,
+    kernels_of,
+)
 from ndparallel.planner.stages import (
     elements_of,
     gathers_again,
@@ -105,8 +112,8 @@ def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
     """What a rank does between the last gradient and the next forward pass, kernel by kernel. As in
     `optimizer_step`, which has them as one, only the first has a kernel's overhead."""
     job, mine = pricing.job, owned(pricing, shared, experts)
-    kernels = OPTIMIZERS[job.stack.optimizer]
-    if job.stack.optimizer_bytes != bytes_of(job.stack.optimizer):
+    kernels = step_kernels(job)
+    if is_measured(job):
         own = [optimizer_step(job, mine)]
     else:
         moved = [one.moved - spared(job) * (one.name == ADAM.name) for one in kernels]
@@ -120,7 +127,18 @@ def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
 
 def optimizer_step(job: TrainingJob, mine) -> Operation:
     """All kernels of the step as one. Every moment is read and written once."""
-    return stepping(job, "adamw", mine, job.stack.optimizer_bytes - spared(job))
+    moved = job.stack.optimizer_bytes if is_measured(job) else sum(one.moved for one in step_kernels(job))
+    return stepping(job, "adamw", mine, moved - spared(job))
+
+
+def step_kernels(job: TrainingJob) -> tuple[OptimizerKernel, ...]:
+    """The kernels of the step on the GPU; in 16 bits alone there is nothing to cast."""
+    return kernels_of(job.stack.optimizer, SINGLE if job.half else job.stack.gradient_bytes)
+
+
+def is_measured(job: TrainingJob) -> bool:
+    """Whether the step's bytes are not those of the software's kernels."""
+    return job.stack.optimizer_bytes != bytes_of(job.stack.optimizer)
 
 
 def stepping(job: TrainingJob, name: str, mine: Any, size: Any) -> Operation:

@@ -78,7 +78,11 @@ class AttentionLists(LayerParts):
         """The products that give queries, keys and values, and heads' gates, and what they gather."""
         if self.gathers_ranks:
             return [*self.latent.to_ranks(), *self.latent.from_ranks()]
-        products = [self.product(matrix, "forward") for matrix in self.into]
+        products = [
+            item
+            for matrix in self.into
+            for item in (*self.latent.norm_of(matrix, False), self.product(matrix, "forward"))
+        ]
         gates = [self.product(matrix, "forward") for matrix in self.shape.head_gate()]
         return [*self.tp.gather(products[-1], self.side_by_side), *products, *gates]
 
@@ -89,7 +93,9 @@ class AttentionLists(LayerParts):
         gates = [self.product(matrix, "dgrad") for matrix in self.shape.head_gate()]
         products = [self.product(matrix, "dgrad") for matrix in reversed(self.into)]
         summed = self.tp.summed(products[-1], self.product(self.into[-1], "wgrad"), True, self.side_by_side)
-        return [*self.tp.gather_again(products[0]), *gates, *products[:-1], *summed]
+        norms = [norm for matrix in reversed(self.into) for norm in self.latent.norm_of(matrix, True)]
+        again = self.tp.gather_again(products[0])
+        return [*again, *gates, *products[:-1], *norms, *summed, *self.latent.added()]
 
     def rotary(self, backward: bool) -> list[Operation]:
         if self.shape.position != "rotary":

@@ -17,6 +17,8 @@ from ndparallel.planner.layers.parts import LayerParts
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import anywhere
 
+FROM_RANKS = ("query_up", "kv_up")
+
 
 class LatentLists(LayerParts):
     """Writes what leads to latent attention's ranks and from there to heads, where the ranks are gathered."""
@@ -29,6 +31,14 @@ class LatentLists(LayerParts):
     def up(self) -> list[Linear]:
         return [matrix for matrix in self.attention_matrices()[:-1] if matrix.split == "columns"]
 
+    def norm_of(self, matrix: Linear, backward: bool) -> list[Operation]:
+        """The norm of the ranks that go into a matrix (q_layernorm and kv_layernorm in
+        megatron/core/transformer/multi_latent_attention.py; arXiv 2405.04434, section 2.1); no other matrix
+        has one."""
+        elements = self.rows_of_ranks * matrix.inputs
+        has_ranks = matrix.name in FROM_RANKS
+        return [self.elementwise("norm", elements, self.passes("norm", backward))] * has_ranks
+
     def to_ranks(self) -> list:
         """Forward, on the shard; all heads' one key with position is gathered at once."""
         return [*[self.product(matrix, "forward") for matrix in self.down], *self.key("all_gather")]
@@ -38,6 +48,7 @@ class LatentLists(LayerParts):
         items: list = []
         for matrix in self.up:
             product = self.product(matrix, "forward")
+            items += self.norm_of(matrix, False)
             items += [*self.tp.gather(product, width=matrix.inputs) * self.gathers_ranks, product]
         return items
 
@@ -48,11 +59,22 @@ class LatentLists(LayerParts):
             product, weights = self.product(matrix, "dgrad"), self.product(matrix, "wgrad")
             items += [*self.tp.gather_again(product, matrix.inputs), product]
             items += self.tp.sum_parts(weights, True, width=matrix.inputs)
+            items += self.norm_of(matrix, True)
         return items
 
     def back_from_ranks(self) -> list[CollectiveOp | Operation]:
         products = [self.product(matrix, "dgrad") for matrix in reversed(self.down)]
-        return [*self.key("reduce_scatter"), *products]
+        return [*self.key("reduce_scatter"), *products, *self.added()]
+
+    def added(self) -> list[Operation]:
+        """The sum of the gradients of what several matrices take: autograd's, of the matrices to ranks."""
+        count = len(self.to_latent) - 1 if self.shape.latent else 0
+        return self.sums("add gradients of ranks", count, self.rows_of_ranks)
+
+    @property
+    def to_latent(self) -> list[Linear]:
+        """The matrices that take the layer's normed input: queries' or those to their ranks, keys' ranks."""
+        return [matrix for matrix in self.attention_matrices()[:-1] if matrix.name not in FROM_RANKS]
 
     def key(self, collective: str) -> list[CollectiveOp]:
         """The key with position, which nothing hides (gather_from_sequence_parallel_region)."""

@@ -27,6 +27,7 @@ from ndparallel.planner.layers.parts import ATTENTION, LayerParts
 from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import anywhere
+from ndparallel.planner.stack_words import HAND_WRITTEN
 
 CHUNK = 64  # chunk_size of chunk_gated_delta_rule
 # chunk_gated_delta_rule_fwd, chunk_gated_delta_rule_bwd: with sums over a chunk, zeros, and sums of gradients
@@ -152,7 +153,7 @@ class LinearAttentionLists(LayerParts):
     def gated_norm(self, backward: bool) -> list[Operation]:
         """A norm of each head, times its gate; of several sequences a copy that puts tokens first again."""
         values, several = self.of_tokens(self.net.values), 1 * (self.share.micro_batch > 1)
-        kernels = 2 if self.stack.fusion == "fused" else 1
+        kernels = 2 if self.stack.fusion in HAND_WRITTEN else 1
         normed = self.elementwise("gated norm", values, self.passes("gated norm", backward), kernels)
         copied = self.elementwise("heads to rows", several * values, 2, several)
         return [copied, normed] if backward else [normed, copied]
@@ -185,7 +186,7 @@ class LinearAttentionLists(LayerParts):
         the gates read; what the rule takes, with its queries and keys before and behind their copies, and
         its inverse of each chunk; what the rule gives, before and behind its norm where a kernel of its own
         makes that; and the gate. Not what goes into the last product."""
-        net, behind_norm = self.net, self.stack.fusion == "fused"
+        net, behind_norm = self.net, self.stack.fusion in HAND_WRITTEN
         heads = net.value_heads * (2 * net.key_dim + net.value_dim + CHUNK)
         behind = (2 + behind_norm) * net.values
         return self.of_tokens(self.matrices[0].outputs + 2 * net.keys + heads + behind)

@@ -10,13 +10,16 @@ Glossary: see `ndparallel.planner.layers.experts.rows`.
 from functools import cached_property
 
 from gpu import Operation
+from ndparallel.model import costs
 from ndparallel.planner.layers.experts.dispatch import Dispatch
 from ndparallel.planner.layers.experts.matrices import ExpertMatrices
 from ndparallel.planner.layers.experts.routing import FullRouting, ShortRouting
 from ndparallel.planner.layers.experts.rows import ExpertRows
-from ndparallel.planner.layers.layer_kernels import writer
+from ndparallel.planner.layers.layer_kernels import matmul_shape, writer
 from ndparallel.planner.layers.mlp import MLPLists
+from ndparallel.planner.layers.operations import HALF
 from ndparallel.planner.layers.parts import MLP
+from ndparallel.planner.models.matrices import Linear
 
 
 class ExpertLists(ExpertRows):
@@ -51,6 +54,7 @@ class ExpertLists(ExpertRows):
             *self.routing.combined_forward(),
             *self.own_norms(1, False),
             *([] if self.stack.ep_overlap else shared),
+            *self.added(),
             *self.norms_behind(MLP, False),
             self.residual(False),
             *self.dispatch.unshared(),
@@ -74,6 +78,7 @@ class ExpertLists(ExpertRows):
             *self.dispatch.probabilities(),
             *([] if self.stack.ep_overlap else routers),
             *self.routing.permuted_backward(),
+            *self.gradients_added(),
             *self.dispatch.unshared(),
             *self.own_norms(2, True),
             *self.norms_before(MLP, True),
@@ -89,7 +94,23 @@ class ExpertLists(ExpertRows):
         return [*routers, *shared, *[down] * self.matrices.turns, *[up] * self.matrices.turns]
 
     def routers(self, side: str) -> list[Operation]:
-        return [self.product(matrix, side, self.own_rows) for matrix in self.moe.router(self.shape.hidden)]
+        matrices = self.moe.router(self.shape.hidden)
+        if not self.stack.fp32_router:
+            return [self.product(matrix, side, self.own_rows) for matrix in matrices]
+        gates = [self.product(matrix, side, self.own_rows) for matrix in matrices[1:]]
+        return [*self.routers_in_32_bits(matrices[0], side), *gates]
+
+    def routers_in_32_bits(self, matrix: Linear, side: str) -> list[Operation]:
+        """The product of a router that gives scores in 32 bits. For their gradients weights are cast, or the
+        input, and the gradient of the input is cast back (RouterGatingLinearFunction in
+        megatron/core/transformer/moe/moe_utils.py)."""
+        if side == "forward":
+            product = self.product(matrix, side, self.own_rows)
+            return [product._replace(bytes=product.bytes + HALF * self.own_rows * matrix.outputs)]
+        sizes = matmul_shape(side, self.own_rows, matrix.inputs, matrix.outputs)
+        product = costs.matmul(f"router {side}", *sizes, "float32")
+        cast = self.elementwise("router cast", self.own_rows * matrix.inputs, 3)
+        return [product, cast] if side == "dgrad" else [cast, product]
 
     def own_norms(self, count: int, backward: bool) -> list[Operation]:
         """Norms that only a mixture has: two of the inputs of router and experts, one of the experts' result,
@@ -102,11 +123,19 @@ class ExpertLists(ExpertRows):
         return [*norm, *products] if backward else [*products, *norm]
 
     def shared_products(self, backward: bool) -> list:
-        """An MLP that tp cuts, or its matrices alone."""
-        matrices = self.shape.shared_mlp()
-        if matrices and self.stack.shared_mlp:
-            return self.mlp.gated_backward(matrices) if backward else self.mlp.gated_forward(matrices)
-        return [
-            self.product(matrix, "dgrad" if backward else "forward")
-            for matrix in (reversed(matrices) if backward else matrices)
-        ]
+        """An MLP that tp cuts (SharedExpertMLP in megatron/core/transformer/moe/shared_experts.py,
+        _shared_experts_sharding_configs in torchtitan/models/common/moe_sharding.py)."""
+        if not (matrices := self.shape.shared_mlp()):
+            return []
+        return self.mlp.gated_backward(matrices) if backward else self.mlp.gated_forward(matrices)
+
+    def added(self) -> list[Operation]:
+        """What the shared experts gave, added to what the others did (postprocess in
+        megatron/core/transformer/moe/moe_layer.py, MoE.forward in torchtitan/models/common/moe.py)."""
+        return self.sums("add shared experts", int(self.moe.shared_experts > 0), self.share.shard)
+
+    def gradients_added(self) -> list[Operation]:
+        """The norm's gradients from router, dispatcher and shared experts, which read the same array, in a
+        sum (autograd); where each has a norm of its own nothing is shared."""
+        count = 0 if self.moe.own_norms else 1 + (self.moe.shared_experts > 0)
+        return self.sums("add gradients of rows", count, self.share.shard)
