@@ -16,7 +16,7 @@ from ndparallel.planner.stack_words import check_words
 # what selective recomputation can run again; all but the last are Megatron-Core's names (--recompute-modules)
 MODULES = {
     "core_attn": "attention's scores, softmax and values",
-    "layernorm": "the norms of both halves of a layer",
+    "layernorm": "the norms before experts and before latent attention",
     "moe_act": "the experts' activation",
     "mla_up_proj": "latent attention's matrices from its ranks to its heads",
     "mlp": "the MLP of a dense layer",

@@ -165,7 +165,8 @@ def module_sets(job: TrainingJob) -> list[tuple[str, ...]]:
     can choose them: those that the model has, all of them first."""
     if not job.stack.chooses_modules:
         return []
-    has = {"layernorm": True, "moe_act": job.shape.experts, "mla_up_proj": job.shape.latent}
+    shape = job.shape
+    has = {"layernorm": shape.experts or shape.latent, "moe_act": shape.experts, "mla_up_proj": shape.latent}
     cheap = [name for name in CHEAP if has[name]]
     return [each for size in range(len(cheap), 0, -1) for each in combinations(cheap, size)]
 

@@ -319,9 +319,10 @@ def test_scaling_shares_one_batch_or_lets_it_grow(capsys, tmp_path):
 
 def test_scaling_takes_the_plan_that_plan_takes(capsys):
     """Here the simplest of those that predictions cannot tell apart is not the fastest."""
+    job = (*SEVENTY[1:-1], "128", "--sequence", "8192")
     found, (row, *_) = (
-        record(capsys, *SEVENTY),
-        record(capsys, "scaling", *SEVENTY[1:], "--sizes", "64")["rows"],
+        record(capsys, "plan", *job),
+        record(capsys, "scaling", *job, "--sizes", "64")["rows"],
     )
     assert found["recommended"]["step_seconds"] > found["plans"][0]["step_seconds"]
     for key in ("plan", "step_seconds", "mfu"):

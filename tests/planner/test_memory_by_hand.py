@@ -297,12 +297,30 @@ def test_halves_that_share_an_input_or_a_norm_keep_it_once(changes, attention, m
 
 @pytest.mark.parametrize(
     ("module", "saved"),
-    [("core_attn", 0), ("mlp", 3 * F), ("layernorm", 2 * H), ("moe", 0), ("mla_up_proj", 0)],
+    [("core_attn", 0), ("mlp", 3 * F), ("layernorm", 0), ("moe", 0), ("mla_up_proj", 0)],
 )
 def test_what_a_module_that_runs_again_need_not_keep(module, saved):
     stack = replace(find_stack("megatron-core"), selective=(module,))
     lists = LayerLists(find_model("llama-3-8b"), Share(1, S), stack)
     assert kept_bytes(lists, "dense", "none") - kept_bytes(lists, "dense", "selective") == 2 * S * saved
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "norms"),
+    [
+        ("llama-3-8b", "dense", 0),
+        ("mixtral-8x7b", "experts", 1),
+        ("deepseek-v3", "dense", 1),
+        ("deepseek-v3", "experts", 2),
+    ],
+)
+def test_norms_run_again_where_they_are_no_part_of_the_product_behind_them(model, kind, norms):
+    """Transformer Engine's TELayerNormColumnParallelLinear has the others."""
+    shape, stack = find_model(model), replace(find_stack("megatron-core"), selective=("layernorm",))
+    lists = LayerLists(shape, Share(1, S), stack)
+    freed = kept_bytes(lists, kind, "none") - kept_bytes(lists, kind, "selective")
+    assert freed == norms * 2 * S * shape.hidden
+    assert [item.name for item in lists.unit(kind, "selective").recompute] == ["norm"] * norms
 
 
 @pytest.mark.parametrize("tp", [1, 2])

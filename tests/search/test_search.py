@@ -129,11 +129,12 @@ def test_zero_is_searched_on_one_data_parallel_rank_where_tp_ranks_hold_the_same
 
 
 def test_modules_run_again_where_that_spares_activations_their_way_to_the_host_and_not_for_memory_alone():
-    of = replace(job(), offload=("activations",), offload_share=0.5, sequence=2048, global_batch=8)
+    mixture = job("mixtral-8x7b")
+    of = replace(mixture, offload=("activations",), offload_share=0.5, sequence=2048, global_batch=8)
     best = search(of, 8, {"tp": 1, "pp": 1, "cp": 1, "micro_batch": 1}, frameworks=(), max_memory=1e13).best
-    plain = Plan(dp=8, zero=3)
-    again = replace(plain, recompute="selective", recompute_modules=("layernorm",))
-    assert time_step(of, again).seconds < 0.99 * time_step(of, plain).seconds
+    plain = Plan(dp=8, ep=8, zero=3)
+    again = replace(plain, recompute="selective", recompute_modules=("moe_act",))
+    assert time_step(of, again).seconds < 0.97 * time_step(of, plain).seconds
     assert best.seconds <= time_step(of, again).seconds * (1 + 1e-9)
 
 
@@ -271,22 +272,14 @@ def test_what_plans_lack_is_counted_in_gigabytes():
 
 
 def test_the_certificate_holds_over_plans_whose_modules_run_again():
-    """Norms that run again free what the fastest plan of Llama 3 405B's job lacks otherwise; experts'
-    activations so of DeepSeek-V3's."""
-    dense = job("llama-3-405b", batch=2048, sequence=8192)
-    deep = Plan(tp=4, cp=4, pp=16, dp=64, chunks=8, zero=1, sequence_parallel=True, schedule="interleaved")
-    norms = replace(deep, recompute="selective", recompute_modules=("layernorm",))
-    sparse = job("deepseek-v3", "h800", batch=15360)
-    wide = Plan(tp=2, pp=16, dp=64, ep=16, zero=1, sequence_parallel=True)
-    experts = replace(wide, recompute="selective", recompute_modules=("moe_act",))
-    for some, plan in ((dense, norms), (sparse, experts)):
-        result = search(some, int(plan.gpus), top=1)
-        assert peak_memory(some, plan).total <= result.space.memory_bytes
-        assert (
-            peak_memory(some, replace(plan, recompute="none", recompute_modules=())).total
-            > result.space.memory_bytes
-        )
-        assert result.best.seconds <= time_step(some, plan).seconds and result.gap <= 0.02
+    """Experts' activations that run again free what a good plan of DeepSeek-V3's job lacks otherwise."""
+    some = job("deepseek-v3", "h800", batch=15360)
+    plain = Plan(tp=2, pp=16, dp=64, ep=16, zero=1, sequence_parallel=True)
+    again = replace(plain, recompute="selective", recompute_modules=("moe_act",))
+    result = search(some, int(plain.gpus), top=1)
+    most = result.space.memory_bytes
+    assert peak_memory(some, again).total <= most < peak_memory(some, plain).total
+    assert result.best.seconds <= time_step(some, again).seconds and result.gap <= 0.02
 
 
 def test_modules_that_run_again_never_make_a_step_shorter():
@@ -310,7 +303,7 @@ def test_the_modules_that_are_tried_do_not_depend_on_the_order_of_the_rows(monke
 
 
 def test_only_software_that_has_them_chooses_modules_that_the_model_has():
-    assert module_sets(job()) == [("layernorm",)]
+    assert not module_sets(job())  # its norms are parts of products
     assert module_sets(job("mixtral-8x7b")) == [("layernorm", "moe_act"), ("layernorm",), ("moe_act",)]
     assert len(module_sets(job("deepseek-v3"))) == 7 and not module_sets(job(software="torchtitan"))
     fixed = {"recompute_modules": ("mla_up_proj",)}

@@ -8,6 +8,7 @@ from functools import cached_property
 from gpu import Operation
 from ndparallel.planner.layers.layer_kernels import LayerKernels
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp
+from ndparallel.planner.numbers import anywhere
 
 # products whose input the one before makes, in fused experts
 INSIDE_EXPERTS = ("experts down forward", "experts gate_up dgrad", "experts up dgrad")
@@ -111,7 +112,9 @@ class Casts(LayerKernels):
         place = max(place for place, item in enumerate(before) if item is norm)
         result = [*before[:place], norm._replace(bytes=norm.bytes - spared), *before[place + 1 :]]
         kernels = 1 if kind.norm_casts else kind.kernels - 1
-        return result + self.cast(product, moved, product.flops / (2 * columns), kernels) * (moved > 0)
+        if not anywhere(moved > 0):
+            return result
+        return result + self.cast(product, moved, product.flops / (2 * columns), kernels)
 
     @cached_property
     def gathered_products(self) -> set[str]:

@@ -87,7 +87,7 @@ def again_bytes(lists: LayerLists, kind: str):
     if "half" in again:
         return 0.0
     halves = (half(lists, kind, ()) - half(lists, kind, again) for half in (mixer_bytes, feedforward_bytes))
-    return larger(*halves) + gathered_bytes(lists) * ("layernorm" in again)
+    return larger(*halves) + gathered_bytes(lists) * bool(norms_again(lists, kind, again))
 
 
 def gathered_keys_bytes(job: TrainingJob, plan: Plan, kind: str):
@@ -108,9 +108,14 @@ def kept_bytes(lists: LayerLists, kind: str, recompute: str):
     again = stack.selective if recompute == "selective" else ()
     if "half" in again:
         return start + half_of_outputs(lists, kind)
-    norms = gathered_bytes(lists) * (1 + (shape.norms != "shared")) if "layernorm" in again else 0
+    norms = gathered_bytes(lists) * norms_again(lists, kind, again)
     halves = mixer_bytes(lists, kind, again) + feedforward_bytes(lists, kind, again)
     return halves - norms
+
+
+def norms_again(lists: LayerLists, kind: str, again: tuple[str, ...]) -> int:
+    """How many norms of a layer run again with these modules."""
+    return len(lists.recomputed.norms_alone(kind)) * ("layernorm" in again)
 
 
 def mixer_bytes(lists: LayerLists, kind: str, again: tuple[str, ...]):

@@ -86,7 +86,7 @@ class LayerLists(LayerParts):
         part = "linear attention" if is_linear(kind) else "attention"
         forward = mixer.forward + of_mixer(part, False), half.forward + small("mlp", False)
         backward = half.backward + mixer.backward + small("mlp", True) + of_mixer(part, True)
-        again = self.recomputed.again(mixer, *forward, recompute)
+        again = self.recomputed.again(kind, mixer, *forward, recompute)
         first, second = (half, mixer) if self.stack.in_order else (mixer, half)
         weights = first.weight_gradients + second.weight_gradients
         lists = Layer(sum(forward, []), again, backward, weights)

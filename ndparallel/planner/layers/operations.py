@@ -44,15 +44,6 @@ MEMORY_PASSES: dict[str, dict[str, tuple[float, float]]] = {
         "plain": (2, 4),
         "gated norm": (5, 8),
     },
-    "engine": {
-        "norm": (2, 3),
-        "residual": (3, 3),
-        "dropout": (0.5, 1.5),
-        "rotary": (2, 2),
-        "gated": (3, 5),
-        "plain": (2, 4),
-        "gated norm": (5, 8),
-    },
     "eager": {
         "norm": (12, 20),
         "residual": (3, 3),
@@ -78,6 +69,7 @@ MEMORY_PASSES: dict[str, dict[str, tuple[float, float]]] = {
         "gated norm": (3, 5),
     },
 }
+MEMORY_PASSES["engine"] = MEMORY_PASSES["fused"] | {"norm": (2, 3)}
 SCORE_DROPOUT = 2.5  # passes over the scores: read, write, and a mask of one byte
 
 

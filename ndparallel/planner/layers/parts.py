@@ -10,6 +10,7 @@ from gpu import Operation
 from ndparallel.planner.layers.layer_kernels import LayerKernels, writer
 from ndparallel.planner.layers.small_kernels import SmallKernelLists
 from ndparallel.planner.layers.tensor_parallel import TensorParallelLists
+from ndparallel.planner.models.kinds import has_experts, is_linear
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.models.shape import NORM_PLACES
 
@@ -26,6 +27,15 @@ class LayerParts(LayerKernels):
         """What a half of a layer (0 attention, 1 MLP) begins with: its norm, wherever among its matrices,
         unless the other half's serves both."""
         return [self.norm(backward)] * min(1, NORM_PLACES[self.shape.norms][half])
+
+    def norms_alone(self, kind: str) -> list[int]:
+        """The halves of a layer of this kind whose norm is a module of its own, which can run again. Others
+        of Transformer Engine are one with the product behind them
+        (get_gpt_layer_with_transformer_engine_submodules in megatron/core/models/gpt/gpt_layer_specs.py)."""
+        of_latent = bool(self.shape.latent) and not is_linear(kind)
+        alone = {ATTENTION: of_latent, MLP: has_experts(kind)}
+        joined = self.stack.fusion == "engine"
+        return [half for half in alone if alone[half] or not joined if self.norms_before(half, False)]
 
     def norms_behind(self, half: int, backward: bool) -> list[Operation]:
         """A second norm, on what the half adds."""

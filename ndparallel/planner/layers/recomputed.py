@@ -10,8 +10,8 @@ from gpu import Operation
 from ndparallel.planner.layers.attention.half import AttentionLists
 from ndparallel.planner.layers.attention.linear import LinearAttentionLists
 from ndparallel.planner.layers.experts.half import ExpertLists
-from ndparallel.planner.layers.operations import CollectiveOp
-from ndparallel.planner.layers.parts import ATTENTION, MLP, LayerParts
+from ndparallel.planner.layers.parts import MLP, LayerParts
+from ndparallel.planner.models.kinds import has_experts
 
 Mixer = AttentionLists | LinearAttentionLists
 
@@ -22,29 +22,30 @@ class Recomputation(LayerParts):
 
     experts: ExpertLists
 
-    def again(self, mixer: Mixer, attention: list, mlp: list, recompute: str) -> list:
-        """What runs again of both halves before the backward pass; `mixer` writes the first one."""
+    def again(self, kind: str, mixer: Mixer, attention: list, mlp: list, recompute: str) -> list:
+        """What runs again of both halves of a layer of this kind before the backward pass; `mixer` writes the
+        first one."""
         if recompute == "full":
             needed = mlp[: _last_matmul(mlp)] if self.stack.early_stop else mlp
             return self.small_kernels.of_part("recompute", False) + attention + needed
         modules = self.stack.selective if recompute == "selective" else ()
-        return [item for module in modules for item in self.module(module, mixer, attention, mlp)]
+        return [item for module in modules for item in self.module(module, kind, mixer, attention, mlp)]
 
-    def module(self, name: str, mixer: Mixer, attention: list, mlp: list) -> list:
+    def module(self, name: str, kind: str, mixer: Mixer, attention: list, mlp: list) -> list:
         """What one module of selective recomputation runs again; nothing where the layer has none."""
-        experts = any(isinstance(item, CollectiveOp) and item.group == "ep" for item in mlp)
+        experts = has_experts(kind)
         if name in ("mlp", "moe"):
             return mlp[len(self.norms_before(MLP, False)) : -1] if experts == (name == "moe") else []
         return {
             "core_attn": mixer.core_again,
-            "layernorm": self.norms,
+            "layernorm": lambda: self.norms(kind),
             "mla_up_proj": mixer.latent_again,
             "moe_act": lambda: [self.experts.matrices.between(False)] if experts else [],
             "half": lambda: self.every_second(mixer, attention + mlp),
         }[name]()
 
-    def norms(self) -> list[Operation]:
-        return [norm for half in (ATTENTION, MLP) for norm in self.norms_before(half, False)]
+    def norms(self, kind: str) -> list[Operation]:
+        return [norm for half in self.norms_alone(kind) for norm in self.norms_before(half, False)]
 
     def every_second(self, mixer: Mixer, items: list) -> list:
         """What torchtitan's selective recomputation runs again: every second matrix, everything small, and
