@@ -1,5 +1,7 @@
 """A plan and its prediction in words: for the terminal, and for the page of `ndparallel explore`."""
 
+from dataclasses import replace
+
 from gpu import si
 from ndparallel.base.words import count, listed, three_digits
 from ndparallel.hardware.accelerator import Accelerator, host_size
@@ -7,6 +9,7 @@ from ndparallel.planner.groups import Groups
 from ndparallel.planner.imbalance import imbalance_sentences
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import DEFINITIONS
+from ndparallel.planner.layers.layer import lists_of
 from ndparallel.planner.legality import is_folded
 from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.numbers import larger
@@ -288,6 +291,19 @@ def whole_gradients(found: Prediction) -> list[str]:
     return ["Buffers hold all gradients, which stay whole until the last microbatch."]
 
 
+def idle_modules(found: Prediction) -> list[str]:
+    """Which modules of the plan's recomputation run nothing again."""
+    job, plan = found.job, found.plan
+    idle = [name for name in plan.recompute_modules if not runs_again(job, plan, name)]
+    why = "the model has no such module of its own, or keeps nothing of it"
+    return [f"Nothing runs again of {listed(idle)}: {why}."] if idle else []
+
+
+def runs_again(job: TrainingJob, plan: Plan, module: str) -> bool:
+    lists = lists_of(job, replace(plan, recompute_modules=(module,)))
+    return any(lists.unit(kind, "selective").recompute for kind in job.shape.layer_kinds)
+
+
 def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> list[str]:
     """What the tables do not say."""
     kind, lost = bound(found)
@@ -304,6 +320,7 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         *host_words(found),
         *peak_in_step(found),
         *whole_gradients(found),
+        *idle_modules(found),
         *imbalance_sentences(found),
         *assumed_links(found.job, int(found.plan.gpus)),
         *node_sentences(found),
