@@ -97,9 +97,8 @@ def plans_by_length(space: SearchSpace, every: list[Plan]) -> dict[int, int]:
 def shares_of(plans: dict[int, int], most: int) -> list[list[int]]:
     """Share the lengths out, with about as many plans in each share. Columns are computed once for a share,
     so few plans are one share, and many at most MOST_SHARES."""
-    shares: list[list[int]] = [
-        [] for _ in range(min(most, MOST_SHARES, 1 + sum(plans.values()) // FEW_PLANS))
-    ]
+    number = min(most, MOST_SHARES, 1 + sum(plans.values()) // FEW_PLANS)
+    shares: list[list[int]] = [[] for _ in range(number)]
     for length in sorted(plans, key=plans.__getitem__, reverse=True):
         min(shares, key=lambda share: sum(map(plans.__getitem__, share))).append(length)
     return [sorted(share) for share in shares if share]

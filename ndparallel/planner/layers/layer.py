@@ -102,12 +102,11 @@ class LayerLists(LayerParts):
         megatron/core/transformer: attention.py, moe/shared_experts.py, moe/experts.py)."""
         if not self.stack.keeps_cast or self.share.number_type.shares_amax:
             return frozenset()
-        of_experts, acts_again = (
-            has_experts(kind),
-            recompute == "selective" and "moe_act" in self.stack.selective,
-        )
-        shared = (matrix.name for matrix in self.shape.shared_mlp()[:1] * of_experts)
-        return frozenset(("attention_output", *shared, *("experts down",) * (of_experts and acts_again)))
+        if not has_experts(kind):
+            return frozenset(("attention_output",))
+        acts_again = recompute == "selective" and "moe_act" in self.stack.selective
+        shared = (matrix.name for matrix in self.shape.shared_mlp()[:1])
+        return frozenset(("attention_output", *shared, *("experts down",) * acts_again))
 
 
 @latest
