@@ -53,7 +53,7 @@ def test_items_are_announced_when_their_turn_comes():
         ("plan --model llama-3-8b --gpus 8 --global-batch 8", "200,000 actions are timed at the most"),
         ("plan --model llama-3-8b --gpus 8 --global-batch 8 --dp 8", "a batch of 8 sequences"),
         ("scaling --model gpt2 --gpus 2 --global-batch 8 --sizes 1,2", "on 1 GPU, 1 of 3"),
-        ("validate --cases docs/runs_example.json", "the predictions of 2 runs"),
+        ("validate --cases docs/runs_example.json", "the predictions of 1 run"),
     ],
 )
 def test_what_may_take_seconds_says_how_much_there_is_to_do(capsys, monkeypatch, command, bound):
