@@ -119,6 +119,7 @@ ASSUMED_WORDS = {
         ("deepep", "hybridep"),
         "rows go to their experts as HybridEP sends them, and experts take no more room than their rows",
     ),
+    "--moe-router-dtype": (("fp32",), "priced as fp32"),
     "--megatron-fsdp-grad-comm-dtype": (("auto",), "gradients travel in the type in which they are added up"),
     "--mlp-chunks-for-training": (("1",), "an MLP takes all tokens of a microbatch at once"),
     EXPERT_TP: (("1",), "experts stay whole, on the ranks of ep"),

@@ -114,14 +114,18 @@ ATTENTION = {
     "flash2": "--attention-backend flash",
     "unfused": "--attention-backend unfused",
 }
-DISPATCHERS = {  # DeepEP's and HybridEP's ask for probabilities in float32
+DISPATCHERS = {
     "alltoall": "--moe-token-dispatcher-type alltoall",
     "allgather": "--moe-token-dispatcher-type allgather",
-    "deepep": "--moe-token-dispatcher-type flex --moe-router-dtype fp32",
-    "hybridep": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep "
-    "--moe-router-dtype fp32",
+    "deepep": "--moe-token-dispatcher-type flex",
+    "hybridep": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
 }
-FUSED = {"fused_permutation": "--moe-permute-fusion", "fused_router": "--moe-router-fusion"}
+ROUTER_TYPE = "--moe-router-dtype"
+OF_MIXTURES = {  # switches of the software
+    "fused_permutation": "--moe-permute-fusion",
+    "fused_router": "--moe-router-fusion",
+    "fp32_router": f"{ROUTER_TYPE} fp32",
+}
 GRAPHS = {
     "": "",
     **{

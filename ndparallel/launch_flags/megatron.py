@@ -39,7 +39,7 @@ from ndparallel.planner.stages import padded_vocab, split_of
 
 FREE = (  # of a software stack: what flags choose
     *("name", "attention", "dropout", "accumulates", "vocabulary_multiple", "gradient_bytes"),
-    *("scales_gradients", "cast_weights", "dispatcher", "expert_tp", "fused_permutation", "fused_router"),
+    *("scales_gradients", "cast_weights", "dispatcher", "expert_tp", *fields.OF_MIXTURES),
     *("sequence_parallel", "selective", "context_parallel", "hides_dispatch", "graphs"),
     *("tp_overlap", "dp_overlap", "prefetch", "gathers_first", "cp_overlap", "pp_overlap"),
 )
@@ -186,7 +186,7 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if job.shape.experts:
         yield "" if job.capacity_factor is None else f"{fields.CAPACITY} {job.capacity_factor:g}"
         yield fields.DISPATCHERS[dispatcher_of(job, plan)]
-        yield from (flag for name, flag in fields.FUSED.items() if getattr(job.stack, name))
+        yield from (flag for name, flag in fields.OF_MIXTURES.items() if getattr(job.stack, name))
     yield from graph_flags(job)
 
 

@@ -222,8 +222,9 @@ def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
         expert_tp=cut,
         hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
         graphs=graphs_from(flags),
-        fused_permutation=flags.has(fields.FUSED["fused_permutation"]),
-        fused_router=flags.has(fields.FUSED["fused_router"]),
+        fused_permutation=flags.has(fields.OF_MIXTURES["fused_permutation"]),
+        fused_router=flags.has(fields.OF_MIXTURES["fused_router"]),
+        fp32_router=flags.text(fields.ROUTER_TYPE) in ("fp32", "fp64"),
     )
 
 
@@ -268,7 +269,7 @@ def dispatcher_from(flags: GivenFlags, plan: Plan, base: Stack, cut: bool) -> st
     """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones. NCCL's own, of
     HybridEP's kernels (_NCCLEPManager), counts as that. Raises UserError for one that Megatron-Core stops
     with, as rows go to no other rank."""
-    flags.heed("--moe-router-dtype", "--moe-enable-deepep")  # an older word for what flex does anyway
+    flags.heed("--moe-enable-deepep")  # an older word for what flex does anyway
     kind, backend = flags.text("--moe-token-dispatcher-type"), flags.text("--moe-flex-dispatcher-backend")
     if kind is None:
         flags.assume("--moe-token-dispatcher-type", "allgather")

@@ -29,7 +29,7 @@ MEGATRON_OTHERS = {
     "software": {
         "software": "(none: megatron-core or nemo; others refused)",
         "etp": f"{fields.EXPERT_TP} 1, or tp",
-        **fields.FUSED,
+        **fields.OF_MIXTURES,
         "overlap = tp": f"(its own default; of nemo in parts, {fields.PARTS_BESIDE})",
         "overlap = dp": f"{fields.GRADIENTS_BESIDE} {fields.WEIGHTS_BESIDE}",
         "overlap without pp": fields.MESSAGES_NOT_BESIDE,
@@ -75,7 +75,7 @@ TITAN_OTHERS = {
         "dispatcher = allgather": REFUSED,
         "dispatcher = deepep": 'model_spec, with moe_comm_backend = "deepep"',
         "dispatcher = hybridep": 'model_spec, with moe_comm_backend = "hybridep"',
-        **dict.fromkeys(("fused_permutation", "fused_router"), REFUSED),
+        **dict.fromkeys(fields.OF_MIXTURES, REFUSED),
         "cuda_graphs = none": "training.disable_cuda_graphs = True",
     },
     "plan": {
@@ -116,7 +116,7 @@ DEEPSPEED_OTHERS = {
         "etp = tp": REFUSED,
         "dispatcher = alltoall": DEFAULT,
         "dispatcher, others": REFUSED,
-        **dict.fromkeys(("fused_permutation", "fused_router", "cuda_graphs"), REFUSED),
+        **dict.fromkeys((*fields.OF_MIXTURES, "cuda_graphs"), REFUSED),
     },
     "plan": {
         "dp": "(none: what the other degrees leave)",
@@ -160,7 +160,7 @@ ACCELERATE_OTHERS = {
         "context_parallel = all-to-all": REFUSED,
         **dict.fromkeys(("overlap", "etp = 1", "dispatcher = alltoall"), DEFAULT),
         **dict.fromkeys(("etp = tp", "dispatcher, others"), REFUSED),
-        **dict.fromkeys(("fused_permutation", "fused_router", "cuda_graphs"), REFUSED),
+        **dict.fromkeys((*fields.OF_MIXTURES, "cuda_graphs"), REFUSED),
     },
     "plan": {
         "dp": f"{fields.ACCELERATE_SHARDS} = N/cp of shards, {fields.ACCELERATE_REPLICAS} of the rest",

@@ -147,6 +147,11 @@ RULES = (
         lambda job, plan: job.stack.fused_permutation or job.stack.fused_router,
     ),
     never(
+        "key for a router whose product is in 32 bits",
+        "leave --fp32-router out",
+        lambda job, plan: job.stack.fp32_router,
+    ),
+    never(
         "switch for just what these CUDA graphs hold",
         "leave --cuda-graphs out",
         lambda job, plan: bool(job.stack.graphs),

@@ -182,6 +182,18 @@ def wait(name: str, of: str, source: str, when: str) -> SmallKernel:
     return SmallKernel(name, of, False, source, launches=0, waits=True, when=when)
 
 
+# dispatchers that take probabilities in 32 bits alone cast what a router gives in 16 (torchtitan's gives 32)
+PROBABILITIES = tuple(
+    SmallKernel(
+        "layout, cast",
+        "router",
+        backward,
+        f"{DISPATCHER}, dispatch: token_probs.float()",
+        when=f"16-bit {one}",
+    )
+    for one in ("deepep", "hybridep")
+    for backward in (False, True)
+)
 # A mixture's router and dispatcher in Megatron-Core (core_v0.16.0), beside the copies of rows
 ROUTER = (
     SmallKernel("choose experts", "router", False, f"{ROUTING}: top-k, scatters", 9, when="plain router"),
@@ -250,7 +262,7 @@ TORCH = (
 SMALL_KERNELS: dict[str, tuple[SmallKernel, ...]] = {
     "": ROUTER,
     "megatron": MEGATRON + ROUTER,
-    "megatron-core": MEGATRON_CORE + ROUTER,
+    "megatron-core": MEGATRON_CORE + ROUTER + PROBABILITIES,
     "torch": TORCH + ROUTER,
 }
 

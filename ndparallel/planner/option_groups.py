@@ -118,10 +118,12 @@ def add_software(software: Group) -> None:
     )
 
 
-FUSED = (  # what a software stack may fuse, and Megatron's flag of it
-    ("--fused-permutation", "--moe-permute-fusion", "rows are permuted for their experts"),
-    ("--fused-router", "--moe-router-fusion", "scores are made and the best experts chosen"),
-)
+FUSED = "Transformer Engine's fused kernels"
+SWITCHES = {  # of a software stack for mixtures, with Megatron's flags
+    ("--fused-permutation", "--moe-permute-fusion"): f"rows are permuted for their experts in {FUSED}",
+    ("--fused-router", "--moe-router-fusion"): f"scores are made and the best experts chosen in {FUSED}",
+    ("--fp32-router",): "the router's scores are in 32 bits (Megatron's --moe-router-dtype fp32)",
+}
 
 
 def add_routing(router: Group) -> None:
@@ -134,10 +136,8 @@ def add_routing(router: Group) -> None:
     router.add_argument(
         "--dispatcher", choices=DISPATCHERS, help="how rows get to experts (default: the software's)"
     )
-    for option, megatrons, kernels in FUSED:
-        router.add_argument(
-            option, megatrons, action="store_true", help=f"{kernels} in Transformer Engine's fused kernels"
-        )
+    for spellings, what in SWITCHES.items():
+        router.add_argument(*spellings, action="store_true", help=what)
     router.add_argument(
         "--routing-imbalance", help="rows of the busiest rank's experts / their mean (default 1)", **RATIO
     )

@@ -35,6 +35,7 @@ from ndparallel.planner.state_options import (
     states_from,
 )
 
+SWITCHES_OF_MIXTURES = ("fused_permutation", "fused_router", "fp32_router")
 # the defaults of all options, in one place: the parser leaves out what was not given
 JOB_DEFAULTS: dict[str, Any] = {
     "model": None,
@@ -50,8 +51,7 @@ JOB_DEFAULTS: dict[str, Any] = {
     "capacity_factor": None,
     "etp": None,
     "dispatcher": None,
-    "fused_permutation": False,
-    "fused_router": False,
+    **dict.fromkeys(SWITCHES_OF_MIXTURES, False),
     "cuda_graphs": None,
     "context_parallel": None,
     "cp_comm_type": None,
@@ -78,7 +78,7 @@ PLAN_DEFAULTS: dict[str, Any] = {
     "recompute_modules": (),
 }
 
-OF_ROUTERS = ("capacity_factor", "etp", "dispatcher", "fused_permutation", "fused_router")
+OF_ROUTERS = ("capacity_factor", "etp", "dispatcher", *SWITCHES_OF_MIXTURES)
 
 
 def with_defaults(arguments: argparse.Namespace) -> argparse.Namespace:
@@ -200,12 +200,12 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     stack = travelling(stack, arguments)
     switches = {"dispatcher": arguments.dispatcher, "graphs": arguments.cuda_graphs}
     given: dict[str, Any] = {name: word.replace("none", "") for name, word in switches.items() if word}
-    given |= {name: True for name in ("fused_permutation", "fused_router") if getattr(arguments, name)}
+    given |= {name: True for name in SWITCHES_OF_MIXTURES if getattr(arguments, name)}
     given |= {"expert_tp": arguments.etp == "tp"} if arguments.etp else {}
     if given and stack.executed:
         raise UserError(
-            "--etp, --dispatcher, --fused-permutation, --fused-router and --cuda-graphs are of other "
-            "software than the lessons' own: leave them out."
+            "--etp, --dispatcher, --fused-permutation, --fused-router, --fp32-router and --cuda-graphs are "
+            "of other software than the lessons' own: leave them out."
         )
     stack = replace(stack, **given)
     if arguments.overlap is not None and stack.grid:

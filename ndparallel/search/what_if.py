@@ -149,6 +149,7 @@ SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
     "dispatcher": {name: {"dispatcher": name} for name in DISPATCHERS},
     "permutation": {"fused": {"fused_permutation": True}, "plain": {"fused_permutation": False}},
     "router": {"fused": {"fused_router": True}, "plain": {"fused_router": False}},
+    "router_dtype": {"fp32": {"fp32_router": True}, "bf16": {"fp32_router": False}},
     "dispatch": {"hidden": {"hides_dispatch": True}, "shown": {"hides_dispatch": False}},
     "fp8_attention": {"on": {"fp8_attention": True}, "off": {"fp8_attention": False}},
     "fp8_param_gather": {"on": {"cast_weights": FP8_PARAM_GATHER}, "off": {"cast_weights": ()}},

@@ -141,7 +141,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
     )
     if job.shape.experts:
         stack = replace(stack, dispatcher=draw(st.sampled_from([*fields.DISPATCHERS])))
-        stack = replace(stack, fused_permutation=draw(st.booleans()), fused_router=draw(st.booleans()))
+        stack = replace(stack, **{name: draw(st.booleans()) for name in fields.OF_MIXTURES})
         stack = replace(stack, expert_tp=plan.tp > 1 and draw(st.booleans()))
     stack = replace(stack, gradient_bytes=draw(st.sampled_from([2, 4])))
     cut = job.shape.kv_heads % (tp * cp) == 0 and not job.shape.latent  # by heads, as an all-to-all does
@@ -603,6 +603,21 @@ def test_a_recipe_of_ones_own_is_priced_as_megatrons_and_said_to_be(recipe, dtyp
     found = read_megatron(script, find_hardware("b200"))
     assert found.job.dtype == dtype
     assert any("recipe custom is not modelled" in remark and instead in remark for remark in found.notes)
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "deepep"])
+def test_a_router_is_read_as_many_bits_as_its_script_says_and_64_as_32(dispatcher):
+    job, plan = on(MIXTRAL, dispatcher=dispatcher, fp32_router=True), Plan(dp=8, ep=2)
+    script = emit_megatron(job, plan)
+    without, double = (
+        script.replace("--moe-router-dtype fp32", ""),
+        script.replace("dtype fp32", "dtype fp64"),
+    )
+    read = [read_megatron(each, H100) for each in (script, without, double)]
+    assert [each.job.stack.fp32_router for each in read] == [True, False, True]
+    said = ["router-dtype fp64 is not modelled" in " ".join(each.notes) for each in read]
+    assert said == [False, False, True]
+    assert predict(read[0].job, plan).seconds == predict(job, plan).seconds
 
 
 def test_what_else_cannot_be_written_is_refused_in_a_sentence():

@@ -51,6 +51,7 @@ def test_every_name_in_the_rows_is_one_of_the_release():
     [
         ("fused_permutation", "--fused-permutation"),
         ("fused_router", "--fused-router"),
+        ("fp32_router", "--fp32-router"),
         ("dispatcher = hybridep", "--dispatcher hybridep"),
         ("capacity_factor", "--capacity-factor 1.5"),
         ("moments = bf16", "--moments bf16"),
@@ -75,11 +76,11 @@ def test_a_row_says_the_flags_that_the_script_has(field, options, capsys):
 
 
 @pytest.mark.parametrize("framework", [*FRAMEWORKS])
-@pytest.mark.parametrize("option", ["half", "lora", "qlora", "moments", "fused_router"])
+@pytest.mark.parametrize("option", ["half", "lora", "qlora", "moments", "fused_router", "fp32_router"])
 def test_what_a_row_says_is_refused_is_refused(framework, option, capsys):
     """And what is not, is written."""
     value = {"lora": "16", "qlora": "16", "moments": "8bit"}.get(option, "")
-    model = "qwen3-30b-a3b" if option == "fused_router" else "llama-3-8b"
+    model = "qwen3-30b-a3b" if "router" in option else "llama-3-8b"
     asked = f"plan --model {model} --gpus 16 --global-batch 64 --zero 3 --emit {framework}"
     code = main([*asked.split(), f"--{option.replace('_', '-')}", *value.split()])
     named = (option, f"{option} = {value}")

@@ -334,3 +334,11 @@ def test_a_router_in_32_bits_multiplies_gradients_in_them_and_casts_its_input_an
 
 
 ROUTERS = ("router forward", "router dgrad", "router wgrad")
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "deepep", "hybridep"])
+@pytest.mark.parametrize("on", [False, True])
+def test_what_deepep_and_hybridep_take_in_32_bits_alone_is_cast_unless_the_router_gives_it(dispatcher, on):
+    """_DeepepManager.dispatch and _HybridEPManager.dispatch in token_dispatcher.py: token_probs.float()."""
+    casts = named("layout, cast", job(dispatcher=dispatcher, fp32_router=on))
+    assert len(casts) == 2 * (dispatcher in ("deepep", "hybridep") and not on)

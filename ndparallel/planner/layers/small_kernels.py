@@ -63,6 +63,7 @@ class SmallKernelLists(LayerKernels):
             "fused router" if stack.fused_router else "plain router": True,
             stack.dispatcher: True,
             f"{'fused' if stack.fused_permutation else 'plain'} {stack.dispatcher}": True,
+            f"16-bit {stack.dispatcher}": not stack.fp32_router,
             f"{'one-kernel' if stack.fused_mask else 'masked'} {stack.dispatcher}": True,
         }
         return {*self.shape.biases, *(feature for feature, has in there.items() if has)}
