@@ -1,9 +1,10 @@
 """No test depends on how fast the machine is, nor on chance; and each has one BLAS thread a GPU, as every run
 has.
 
-`pytest -m "not slow"` leaves out the tests that tests/slow.txt names. `pytest -n 0 --write-slow` measures
-the tests that it runs, and writes that file; with `-m "not slow"` beside it, those that are left are measured
-once more, now that they pay for the fixtures that they share with slow ones.
+`pytest -m "not slow"` leaves out the tests that tests/slow.txt names. Of a slow test with three or more
+parametrizations those cases are run in which any two values meet; `--all-cases` runs all. `pytest -n 0
+--write-slow` measures the tests that it runs, and writes that file; with `-m "not slow"` beside it, those
+that are left are measured once more, now that they pay for the fixtures that they share with slow ones.
 """
 
 from collections import defaultdict
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import Phase, settings
 
 import gpu  # noqa: F401  before any test imports numpy
+from tests.support.pairs import dropped
 
 settings.register_profile("unhurried", deadline=None, derandomize=True)
 settings.register_profile(  # of tests/mutations.py: a failure need not be small
@@ -28,14 +30,19 @@ spent: dict[str, float] = defaultdict(float)  # CPU seconds of every test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-cases", action="store_true", help="run all cases of slow tests, not all pairs")
     parser.addoption("--write-slow", action="store_true", help="measure the tests, and write tests/slow.txt")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    slow = {*SLOW.read_text("utf-8").splitlines()}
-    for item in items:
-        if test_of(item) in slow:
-            item.add_marker(pytest.mark.slow)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    names = {*SLOW.read_text("utf-8").splitlines()}
+    slow = [item for item in items if test_of(item) in names]
+    for item in slow:
+        item.add_marker(pytest.mark.slow)
+    if not config.getoption("--all-cases"):
+        left_out = {*dropped(slow)}
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 def test_of(item: pytest.Item) -> str:
