@@ -207,6 +207,7 @@ def typed_as_told(capsys, base: str, each: dict[str, Any]) -> dict[str, Any]:
     "--dp 16 --zero 1",  # which another tp, pp or cp leaves no room for
     "--tp 8 --zero 3 --recompute full --recompute-layers 2",  # which leaves the others as they are
     "--tp 8 --zero 1 --recompute selective --recompute-modules core_attn",
+    "--tp 8 --zero 1 --no-sequence-parallel",  # which plans on more GPUs have
     "--tp 8 --zero 1 --lora 64 --micro-batch 4",  # in whose place --qlora is
     "--tp 8 --zero 1 --offload activations --offload-share 0.1",
     "--plan TP8xDP2,zero1,sp,mbs2",  # which names the whole plan
