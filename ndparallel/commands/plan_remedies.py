@@ -19,9 +19,8 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import WIDTH, listed
 from ndparallel.commands.command_line import parser_of
-from ndparallel.commands.plan import job_words
 from ndparallel.commands.plan_idle import words_of
-from ndparallel.launch_flags.options import described, priced, script_given
+from ndparallel.launch_flags.options import described, job_words, priced, script_given
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.options import JOB_DEFAULTS, PLAN_DEFAULTS, job_from, with_defaults
 from ndparallel.planner.plan_name import plan_option

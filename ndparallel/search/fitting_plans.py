@@ -13,7 +13,6 @@ from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.prediction import legal_and_fits
-from ndparallel.search.space import stages_of_zero
 
 LEAST_MICROBATCHES = 4  # for every pipeline rank
 
@@ -38,7 +37,8 @@ class FittingPlans:
 
     def can_be_cut(self, tp: int, cp: int = 1) -> bool:
         """Whether such degrees are legal, with as little ZeRO as the job can have."""
-        return not any(violations(self.job, Plan(tp=tp, cp=cp, zero=min(stages_of_zero(self.job)))))
+        zero = 3 if self.job.weights_away else 0
+        return not any(violations(self.job, Plan(tp=tp, cp=cp, zero=zero)))
 
     def has_few_microbatches(self, plan: Plan) -> bool:
         return bool(plan.microbatches(self.job) < LEAST_MICROBATCHES * plan.pp)
