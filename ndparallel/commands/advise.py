@@ -15,8 +15,8 @@ from rich.console import Console
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import listed
-from ndparallel.commands.plan import job_words
 from ndparallel.launch_flags.frameworks import own_refusal
+from ndparallel.launch_flags.options import job_words
 from ndparallel.planner.describe import node_sentences, room_words, shared_ports_named
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options

@@ -12,15 +12,14 @@ Limit  docs/planner.md says what is assumed, and docs/validation.md how far meas
 """
 
 import argparse
-import shlex
 from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import listed, option_of
-from ndparallel.launch_flags.options import add_launch_options, script_given
+from ndparallel.launch_flags.options import add_launch_options, job_words, script_given
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
-from ndparallel.planner.options import JOB_DEFAULTS, plan_options_given, with_defaults
+from ndparallel.planner.options import plan_options_given, with_defaults
 from ndparallel.planner.state_options import add_state_options
 
 QUESTIONS = ("why", "what_if", "measured", "measured_memory", "price_per_gpu_hour")
@@ -152,19 +151,6 @@ def refuse_measured(arguments: argparse.Namespace) -> None:
     for name in ("measured", "measured_memory"):
         if getattr(arguments, name) is not None:
             raise UserError(f"{option_of(name)} is of one plan: give that too, as --tp 8 --pp 4 --zero 1.")
-
-
-def job_words(arguments: argparse.Namespace) -> str:
-    """The options of the job that were given, as one writes them behind a command."""
-    names = [*JOB_DEFAULTS, "framework"]
-    given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
-    return "".join(f" {option_words(name.replace('_', '-'), value)}" for name, value in given.items())
-
-
-def option_words(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name} {shlex.quote(str(value))}"
 
 
 def searches(arguments: argparse.Namespace, given: dict[str, Any]) -> bool:

@@ -50,7 +50,7 @@ def run_one(arguments: argparse.Namespace) -> int:
         return 0
     console, _ = plain_console()
     show(console, found, arguments, [*notes, *compared, *not_launched(found), *untaken_hints(found)])
-    show_beside(console, found, changed, measured, remedies)
+    show_beside(console, found, changed, measured, remedies, bool(script_given(arguments)))
     return 0
 
 
@@ -76,13 +76,18 @@ def as_json(
 
 
 def show_beside(
-    console: Console, found: Prediction, changed: Predictions, measured: list[Difference], remedies: list[Any]
+    console: Console,
+    found: Prediction,
+    changed: Predictions,
+    measured: list[Difference],
+    remedies: list[Any],
+    of_a_script: bool = False,
 ) -> None:
     if found.missing_bytes > 0:
         from ndparallel.commands.plan_remedies import show_remedies
 
         console.print()
-        show_remedies(console, remedies)
+        show_remedies(console, remedies, of_a_script)
     if measured:
         show_differences(console, found, measured)
     if changed:
@@ -95,11 +100,11 @@ def remedies_for(arguments: argparse.Namespace, found: Prediction) -> list[Any]:
     """What would make the plan fit, where it does not; nothing beside an emitted script."""
     if found.missing_bytes <= 0 or arguments.emit or found.job.stack.executed:
         return []
-    from ndparallel.search.remedies import remedies_of_plan
+    from ndparallel.commands.plan_remedies import remedies_typed
 
     with progress() as announce:
         announce("what would make it fit")
-        return remedies_of_plan(found.job, found.plan)
+        return remedies_typed(arguments, found)
 
 
 def better_than_script(arguments: argparse.Namespace, found: Prediction) -> tuple[dict[str, Any], list[str]]:

@@ -7,6 +7,7 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
@@ -64,6 +65,19 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--script-arguments", metavar="WORDS", help="the launch script's own arguments, quoted"
     )
+
+
+def job_words(arguments: argparse.Namespace) -> str:
+    """The options of the job that were given, as one writes them behind a command."""
+    names = [*JOB_DEFAULTS, "framework"]
+    given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
+    return "".join(f" {option_words(name.replace('_', '-'), value)}" for name, value in given.items())
+
+
+def option_words(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {shlex.quote(str(value))}"
 
 
 def script_given(arguments: argparse.Namespace) -> tuple[Framework, Path] | None:

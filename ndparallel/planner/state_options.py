@@ -49,11 +49,10 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="the share of each layer's activations that is kept there (default: 1)",
     )
-    lora = states.add_mutually_exclusive_group()
-    lora.add_argument(
+    states.add_argument(
         "--lora", type=int, metavar="RANK", help="train adapters of this rank, beside a frozen model"
     )
-    lora.add_argument("--qlora", type=int, metavar="RANK", help="the same, beside a model kept in 4 bits")
+    states.add_argument("--qlora", type=int, metavar="RANK", help="the same, beside a model kept in 4 bits")
     states.add_argument("--lora-on", metavar="LIST", help=f"matrices, of {', '.join(TARGETS)} (default: all)")
 
 
@@ -84,6 +83,8 @@ def on_model(adapters: Adapters | None, shape: ModelShape) -> Adapters | None:
 
 
 def adapters_from(arguments: argparse.Namespace) -> Adapters | None:
+    if None not in (arguments.lora, arguments.qlora):
+        raise UserError("--lora and --qlora are two ways to train adapters: choose one.")
     rank = arguments.lora if arguments.qlora is None else arguments.qlora
     matrices = words_from("lora-on", arguments.lora_on, TARGETS)
     if rank is None:

@@ -14,7 +14,7 @@ from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.search.guide_rules import GuideRules
 from ndparallel.search.guides import Branch
-from ndparallel.search.search import Found, search
+from ndparallel.search.search import Found, check_job, search
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ def launchable(found: Prediction) -> dict[str, Any]:
 
 def advise(job: TrainingJob, gpus: int) -> Advice:
     """Follow the rules for `gpus` GPUs, and search. Raises UserError where no plan is legal and fits."""
+    check_job(job, gpus)
     rules = GuideRules(job, gpus)
     plans = [plan for plan in rules.plans() if rules.fitting.holds(plan)]
     job = rules.job  # on the software as the guides switch it

@@ -35,8 +35,10 @@ class FittingPlans:
     def holds(self, plan: Plan) -> bool:
         return legal_and_fits(self.job, plan, self.memory_bytes)
 
-    def is_legal(self, plan: Plan) -> bool:
-        return not any(violations(self.job, plan))
+    def can_be_cut(self, tp: int, cp: int = 1) -> bool:
+        """Whether such degrees are legal, with as little ZeRO as the job can have."""
+        zero = 3 if self.job.weights_away else 0
+        return not any(violations(self.job, Plan(tp=tp, cp=cp, zero=zero)))
 
     def has_few_microbatches(self, plan: Plan) -> bool:
         return bool(plan.microbatches(self.job) < LEAST_MICROBATCHES * plan.pp)
@@ -44,16 +46,16 @@ class FittingPlans:
     # ---- degrees
 
     def widest_tp(self) -> int:
-        """As much TP as a node has GPUs, and the model heads for."""
-        return [tp for tp in divisors(gcd(self.node, self.gpus)) if self.is_legal(Plan(tp=tp))][-1]
+        """As much TP as a node has GPUs, and the model heads for; 1 where no plan can be."""
+        return max((tp for tp in divisors(gcd(self.node, self.gpus)) if self.can_be_cut(tp)), default=1)
 
     def cuts_sequences(self, tp: int) -> bool:
         return tp > 1 and self.job.stack.sequence_parallel
 
     def longest_context(self, tp: int, most: int) -> int:
         """As much CP beside this TP as can be, up to `most`."""
-        legal = divisors(self.gpus // tp)
-        return [cp for cp in legal if cp <= max(most, 1) and self.is_legal(Plan(tp=tp, cp=cp))][-1]
+        some = [cp for cp in divisors(self.gpus // tp) if 1 < cp <= most]
+        return max((cp for cp in some if self.can_be_cut(tp, cp)), default=1)
 
     def experts_within(self, plan: Plan, reach: int) -> int:
         """As much EP as `reach` GPUs have room for beside TP, and as divides experts and DP."""

@@ -242,7 +242,7 @@ class GuideRules:
     def contexts(self, tp: int) -> list[int]:
         """As much CP as a long sequence needs, and twice as much: both "CP: sequence length >= 8K tokens"."""
         cp = self.context(tp)
-        able = self.gpus % (2 * cp * tp) == 0 and self.fitting.is_legal(Plan(tp=tp, cp=2 * cp))
+        able = self.gpus % (2 * cp * tp) == 0 and self.fitting.can_be_cut(tp, 2 * cp)
         return [cp, 2 * cp] if self.job.sequence >= SHARE_OF_SEQUENCE and able else [cp]
 
 

@@ -21,7 +21,7 @@ from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.adapters import NF4_BITS, Adapters
-from ndparallel.planner.changes import Change, job_change, plan_change, tried
+from ndparallel.planner.changes import Change, Cluster, job_change, plan_change, tried
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.plan_name import name_of, plan_option
@@ -37,12 +37,21 @@ RANK = 16  # of adapters
 TIMES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # so many times as many GPUs
 MOST_GPUS_TRIED = 4096
 
-OPTIMIZER = job_change("optimizer on the host", "--offload optimizer", offload=("optimizer",))
-ACTIVATIONS = job_change("activations on the host", "--offload activations", offload=("activations",))
-BOTH = job_change("both on the host", "--offload optimizer,activations", offload=("optimizer", "activations"))
-STATES = job_change(
-    "optimizer and weights on the host", "--offload optimizer,weights", offload=("optimizer", "weights")
-)
+
+def offloaded(words: str, *what: str) -> Change:
+    """The change that keeps just this on the host; of activations as large a share as there was."""
+
+    def apply(job: TrainingJob, plan: Plan) -> Cluster:
+        share = job.offload_share if "activations" in what else 1.0
+        return replace(job, offload=what, offload_share=share), plan
+
+    return Change(words, apply, f"--offload {','.join(what)}")
+
+
+OPTIMIZER = offloaded("optimizer on the host", "optimizer")
+ACTIVATIONS = offloaded("activations on the host", "activations")
+BOTH = offloaded("both on the host", "optimizer", "activations")
+STATES = offloaded("optimizer and weights on the host", "optimizer", "weights")
 EIGHT_BITS = job_change("moments in 8 bits", "--moments 8bit", moments="8bit")
 HALF = job_change("all states in 16 bits", "--half", half=True)
 
@@ -77,19 +86,23 @@ JOBS: tuple[tuple[str, Change], ...] = (
     ),
 )
 WIDER = {"tp": "tensor parallelism of", "cp": "context parallelism of", "pp": "a pipeline of"}
-FULL = plan_change("full recomputation", "--recompute full", recompute="full", recompute_layers=0)
+FULL = plan_change(
+    "full recomputation", "--recompute full", recompute="full", recompute_layers=0, recompute_modules=()
+)
 SHARDED = plan_change("ZeRO-1", "--zero 1", zero=1)
 ONE = plan_change("microbatches of 1", "--micro-batch 1", micro_batch=1)
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change that makes it fit, of one of REMEDY_KINDS, and what is predicted then."""
+    """A change that makes it fit, of one of REMEDY_KINDS, and what is predicted then. Its option takes the
+    place of some that were typed: these are to be left out."""
 
     kind: str
     words: str
     option: str
     found: Prediction
+    instead_of: tuple[str, ...] = ()
 
     @property
     def launched_by(self) -> list[str]:
@@ -102,6 +115,7 @@ class Remedy:
             "kind": self.kind,
             "change": self.words,
             "option": self.option,
+            "instead_of": list(self.instead_of),
             "step_seconds": self.found.seconds,
             "memory_bytes": float(self.found.fullest.total),
             "tight": self.found.is_tight,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
@@ -91,3 +92,22 @@ def test_where_no_pipeline_fits_the_longest_is_said_not_to():
     assert rules.no_pipeline_fits(Plan(tp=2, cp=2)) == Plan(tp=2, cp=2, pp=4)
     (branch,) = rules.branches
     assert branch.follows == "no pipeline is long enough" and branch.numbers == {"pp": 16}
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    ("--model llama-3-70b --gpus 8 --hardware a100-80 --dtype mxfp8", "a100-80 does not multiply mxfp8"),
+    ("--model llama-3-70b --gpus 512 --offload optimizer,weights", "weights on the host are priced for"),
+    ("--model llama-3-8b --gpus 8 --software pocket", "software pocket is the lessons' own"),
+])  # fmt: skip
+def test_a_job_that_no_plan_can_be_for_is_refused_before_a_guide_is_followed(capsys, words, sentence):
+    assert main(["advise", *words.split(), "--global-batch", "512"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and sentence in err and err.count("\n") == 1
+
+
+def test_tp_inside_the_node_is_as_wide_where_weights_are_on_the_host_whom_zero_3_alone_takes():
+    away = replace(LLAMA, stack=STACKS["torchtitan"], offload=("optimizer", "weights"), global_batch=512)
+    for job in (LLAMA, away):
+        assert FittingPlans(job, 512).widest_tp() == 8
+    tried = GuideRules(away, 512).plans()
+    assert {(plan.tp, plan.zero) for plan in tried} == {(1, 3), (8, 3)}

@@ -194,3 +194,54 @@ def test_of_the_frameworks_that_can_launch_a_remedy_that_of_its_software_comes_f
         remedies = answer(capsys, f"{words} --framework {framework}", 2)["remedies"]
         firsts = [each["launched_by"][0] for each in remedies if framework in each["launched_by"]]
         assert firsts and {*firsts} == {framework}
+
+
+def typed_as_told(capsys, base: str, each: dict[str, Any]) -> dict[str, Any]:
+    """What is predicted of a remedy: what was typed, without what is to be left out, and its option."""
+    options = [f"--{words}" for words in base.split(" --")[1:]]
+    kept = [words for words in options if words.split()[0] not in each["instead_of"]]
+    return answer(capsys, " ".join(["plan", *kept, each["option"]]))
+
+
+@pytest.mark.parametrize("given", [
+    "--dp 16 --zero 1",  # which another tp, pp or cp leaves no room for
+    "--tp 8 --zero 3 --recompute full --recompute-layers 2",  # which leaves the others as they are
+    "--tp 8 --zero 1 --recompute selective --recompute-modules core_attn",
+    "--tp 8 --zero 1 --no-sequence-parallel",  # which plans on more GPUs have
+    "--tp 8 --zero 1 --lora 64 --micro-batch 4",  # in whose place --qlora is
+    "--tp 8 --zero 1 --offload activations --offload-share 0.1",
+    "--plan TP8xDP2,zero1,sp,mbs2",  # which names the whole plan
+])  # fmt: skip
+def test_a_remedy_names_the_typed_options_that_it_takes_the_place_of(capsys, given):
+    base = f"{LARGE} {given}"
+    found = answer(capsys, base)
+    assert not found["fits"] and len(found["remedies"]) > 1
+    for each in found["remedies"]:
+        typed = typed_as_told(capsys, base, each)
+        assert typed["fits"] and typed["name"] == each["plan"], each
+        assert typed["step_seconds"] == pytest.approx(each["step_seconds"], rel=1e-12), each
+        assert each["instead_of"] == [] or "--plan" not in given, each
+
+
+def test_full_recomputation_is_a_remedy_of_a_plan_that_recomputes_some_modules_or_layers(capsys):
+    words = "plan --model llama-3-8b --gpus 8 --global-batch 64 --zero 3 --micro-batch 8 --recompute"
+    some = {"selective --recompute-modules core_attn": "modules", "full --recompute-layers 2": "layers"}
+    for given, what in some.items():
+        remedies = {each["option"]: each for each in answer(capsys, f"{words} {given}")["remedies"]}
+        assert remedies["--recompute full"]["instead_of"] == [f"--recompute-{what}"]
+
+
+def test_options_to_leave_out_are_told_below_the_table(capsys):
+    assert main(f"{LARGE} --dp 16 --zero 1 --lora 64 --micro-batch 4".split()) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Beside --qlora 16 --recompute full --micro-batch 1, leave out --lora." in out
+    assert "--pp 4 --recompute full --micro-batch 1, leave out --dp." in out
+
+
+def test_remedies_of_a_search_name_what_they_take_the_place_of(capsys):
+    words = HOBBY + " --lora 1024"
+    (each,) = (one for one in answer(capsys, words, code=2)["remedies"] if "--qlora" in one["option"])
+    assert each["instead_of"] == ["--lora"]
+    assert main(f"{words} {each['option']}".split()) == 2
+    assert "--lora and --qlora are two ways to train adapters" in capsys.readouterr().err
+    assert answer(capsys, f"{words.replace(' --lora 1024', '')} {each['option']}")["recommended"]
