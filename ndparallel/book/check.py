@@ -73,25 +73,30 @@ Run = Callable[[str], str]
 # ------------------------------------------------------------------------------------------- running commands
 
 
-@cache
 def run(command: str) -> str:
-    """Return what a command prints, to standard output and standard error. Raises UserError for a command
-    that is not the project's."""
+    """Return what a command prints, to standard output and standard error, and head or tail leaves. Raises
+    UserError for a command that is not the project's."""
     asked = COMMAND.fullmatch(command)
     if not asked:
         raise UserError(
             f"{command!r} is no command of this project: write `python gpu.py`, a lesson or `ndparallel ...`."
         )
+    lines = lines_of(asked["program"], asked["name"], *shlex.split(asked["arguments"]))
+    count = int(asked["count"] or len(lines))
+    return "".join(lines[-count:] if asked["tool"] == "tail" else lines[:count])
+
+
+@cache
+def lines_of(program: str, name: str, *arguments: str) -> list[str]:
+    """What a program prints; it is run once."""
     printed = io.StringIO()
     with (
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(printed),
         contextlib.suppress(SystemExit),
     ):
-        start(asked["program"], asked["name"], shlex.split(asked["arguments"]))
-    lines = [f"{line.rstrip()}\n" for line in printed.getvalue().splitlines()]
-    count = int(asked["count"] or len(lines))
-    return "".join(lines[-count:] if asked["tool"] == "tail" else lines[:count])
+        start(program, name, [*arguments])
+    return [f"{line.rstrip()}\n" for line in printed.getvalue().splitlines()]
 
 
 def start(program: str, name: str, arguments: list[str]) -> None:

@@ -5,12 +5,14 @@ Limit  It takes PyYAML.
 
 import importlib
 import re
+from itertools import accumulate
 from typing import Any
 
 from ndparallel.base.errors import UserError
 
 MERGED = ("tag:yaml.org,2002:merge", re.compile("<<"))
 LARGEST = 50_000  # characters: what is published has 6,000
+DEEPEST = 50  # brackets in one another: to read them takes as many steps as their square
 MOST_ALIASES = 16  # which say again what stands elsewhere, and that again: more could grow without end
 
 
@@ -22,6 +24,8 @@ def loaded(text: str) -> Any:
         raise UserError("it is YAML, and to read that takes PyYAML: pip install pyyaml.") from None
     if len(text) > LARGEST:
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch file.")
+    if max(accumulate((char in "[{") - (char in "]}") for char in text), default=0) > DEEPEST:
+        raise UserError(f"it has more than {DEEPEST} brackets in one another.")
     words = type("Words", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {"<": [MERGED]}})
     try:
         aliases = sum(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))

@@ -19,7 +19,7 @@ from gpu import CLASSROOM, GPU, MismatchError
 from ndparallel.engines.launch import DeadlockError, RankError, Ranks
 from ndparallel.engines.waiting import deadlocked
 
-PROGRAMS = {"inline": 1700, "processes": 300}
+PROGRAMS = {"inline": 1700, "processes": 120}
 PARTS = 4
 DTYPES = ("float32", "float64", "int32")
 KINDS = ("all_reduce", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier")

@@ -67,7 +67,8 @@ def test_flags_in_yaml_are_read_as_on_a_command_line():
         ("--swiglu must have a value", "MODEL_ARGS:\n  --swiglu: [[true]]"),
         ("more than 16 aliases", "A: &a [x]\nMODEL_ARGS:\n" + "".join(f"  --f{n}: *a\n" for n in range(17))),
         ("more than the 50000", "MODEL_ARGS:\n" + "  # much\n" * 6000),
-        ("this is not YAML", "MODEL_ARGS: " + "[" * 5000),
+        ("more than 50 brackets in one another", "MODEL_ARGS: " + "[" * 5000),
+        ("expected", "MODEL_ARGS: " + "[" * 50),
     ],
 )
 def test_yaml_that_cannot_be_read_is_one_sentence(said, text):

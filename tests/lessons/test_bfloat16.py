@@ -99,7 +99,7 @@ def test_two_bytes_a_number_travel_and_arrive_unchanged():
 # ------------------------------------------------------------------------------------------------- one GPU
 
 
-@pytest.mark.parametrize("changes", [{}, {"grad_reduce_in_bf16": True}, {"clip_grad_norm": 0.5}], ids=repr)
+@pytest.mark.parametrize("changes", [{}, {"grad_reduce_in_bf16": True, "clip_grad_norm": 0.5}], ids=repr)
 @pytest.mark.parametrize(("lesson", "name"), EVERY)
 def test_every_strategy_is_one_gpus_within_the_bound_of_its_roundings(lesson, name, changes):
     assert_one_gpus(lesson, name, changes)
