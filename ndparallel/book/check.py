@@ -81,13 +81,13 @@ def run(command: str) -> str:
         raise UserError(
             f"{command!r} is no command of this project: write `python gpu.py`, a lesson or `ndparallel ...`."
         )
-    lines = lines_of(asked["program"], asked["name"], *shlex.split(asked["arguments"]))
+    lines = printed_by(asked["program"], asked["name"], *shlex.split(asked["arguments"]))
     count = int(asked["count"] or len(lines))
     return "".join(lines[-count:] if asked["tool"] == "tail" else lines[:count])
 
 
 @cache
-def lines_of(program: str, name: str, *arguments: str) -> list[str]:
+def printed_by(program: str, name: str, *arguments: str) -> list[str]:
     """What a program prints; it is run once."""
     printed = io.StringIO()
     with (
