@@ -29,7 +29,8 @@ def case(**values: str) -> Any:
 
 @pytest.mark.parametrize(("sizes", "left"), [((6, 6, 4), 36), ((5,), 5), ((5, 4), 20), ((2, 2, 2, 2), 6)])
 def test_any_two_values_meet_in_the_cases_that_are_left(sizes, left):
-    """No fewer than the two largest sizes allow, or one more; of one or two parametrizations all are left."""
+    """36 is the fewest that can be; of four times two values 5 would do. Of one or two parametrizations all
+    are left."""
     cases = [case(**dict(zip("abcd", map(str, one)))) for one in product(*map(range, sizes))]
     kept = [each.callspec.params for each in cases if each not in dropped(cases)]
     assert len(kept) == left

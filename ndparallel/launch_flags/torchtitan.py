@@ -36,7 +36,7 @@ OPTIONS = {  # that change a stack's field
 # of its software: what keys choose, or RULES refuse
 CHOSEN = (
     *("name", "reshards", "sequence_parallel", "context_parallel", "selective", "graphs", "hides_dispatch"),
-    *("fused_permutation", "fused_router", "fp32_router", "expert_tp"),
+    *("expert_tp", *fields.OF_MIXTURES),
 )
 STACKS = ("torchtitan", "torchtitan-compiled")
 FLOAT8 = "fp8-row"  # as Float8LinearConverter scales it (torchtitan/components/quantization/float8.py)

@@ -72,7 +72,7 @@ def delay_of_all(before: list[float], after: list[float]) -> float | None:
 @lru_cache(maxsize=64)
 def round_before(few: Replay, more: Replay, rounds: int = 1) -> list[tuple[int, int]]:
     """Steps before the cuts that those behind wait for, each with the step a round before it, which is named
-    first: by their numbers in the shorter step. None where the longer step has not just rounds more."""
+    first: by their numbers in the shorter step. Empty where the longer step has not just rounds more."""
     (numbers, short), (_, long) = by_rank(few), by_rank(more)
     length = (len(long[0]) - len(short[0])) // rounds
     cuts = [first_difference(*both) for both in zip(short, long)]
