@@ -26,6 +26,8 @@ from ndparallel.search.rows import starts_of
 from ndparallel.search.space import SearchSpace, at, families, layouts, schedules
 
 FEW_PLANS = 200_000  # that are priced before a fork has started and sent its own
+# plans that are priced in the time that the columns of a row take, and a group besides its plans
+PER_ROW, PER_GROUP = 25, 5_000
 MOST_SHARES = 8
 
 
@@ -75,7 +77,7 @@ def candidates(space: SearchSpace, executor: Executor | None = None, priced_byte
     all_families = list(families(table, space.job, space.fixed, space.frameworks))
     found = Candidates(all_families, np.array(starts_of(all_families)), rejected=rejected)
     work: Callable = partial(part_of_lengths, space, all_families, priced_bytes)
-    plans = plans_by_length(space, all_families)
+    plans = loads_by_length(space, all_families)
     if executor:
         add(found, one_part(executor.map(work, [[length] for length in plans])))
     else:
@@ -84,19 +86,18 @@ def candidates(space: SearchSpace, executor: Executor | None = None, priced_byte
     return found
 
 
-def plans_by_length(space: SearchSpace, every: list[Plan]) -> dict[int, int]:
-    """How many plans have pipelines of each length: rows, with every schedule and its chunks."""
+def loads_by_length(space: SearchSpace, every: list[Plan]) -> dict[int, int]:
+    """How long it takes to price the pipelines of each length, in plans: rows, with every schedule and its
+    chunks."""
     lengths, rows = np.unique(np.concatenate([family.pp for family in every] or [[]]), return_counts=True)
-    layers, fixed = space.job.shape.layers, space.fixed
-    return {
-        length: int(count) * len(schedules(layers, length, fixed))
-        for length, count in zip(lengths.astype(int).tolist(), rows)
-    }
+    groups = [len(schedules(space.job.shape.layers, length, space.fixed)) for length in lengths.tolist()]
+    each = rows * (PER_ROW + np.array(groups)) + PER_GROUP * np.array(groups)
+    return dict(zip(lengths.tolist(), each.tolist()))
 
 
 def shares_of(plans: dict[int, int], most: int) -> list[list[int]]:
-    """Share the lengths out, with about as many plans in each share. Columns are computed once for a share,
-    so few plans are one share, and many at most MOST_SHARES."""
+    """Share the lengths out, with about as many plans to price in each share. Columns are computed once for a
+    share, so few plans are one share, and many at most MOST_SHARES."""
     number = min(most, MOST_SHARES, 1 + sum(plans.values()) // FEW_PLANS)
     shares: list[list[int]] = [[] for _ in range(number)]
     for length in sorted(plans, key=plans.__getitem__, reverse=True):
