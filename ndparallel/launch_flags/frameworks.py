@@ -71,10 +71,11 @@ class Framework:
         return replace(job, stack=replace(find_stack(self.software[0]), **chosen))
 
     def has(self, job: TrainingJob, plans: Plan) -> np.ndarray:
-        """Which plans it can run. Their fields may be arrays, all but the schedule and its chunks."""
+        """Which plans it can run. Their fields may be arrays, all but the schedule; chunks on an axis before
+        that of the others are all tried."""
         able = np.ones(np.shape(plans.tp), dtype=bool)
         for name in self.can_launch():
-            able &= self.has_value(name, plans)
+            able = able & self.has_value(name, plans)
         return able & obeyed(self.rules, self.priced(job), plans) if able.any() else able
 
     def has_value(self, name: str, plans: Plan) -> Any:
@@ -196,7 +197,7 @@ def one_has(frameworks: Sequence[tuple[Framework, TrainingJob]], plans: Plan) ->
     able = np.full(np.shape(plans.tp), not frameworks)
     for framework, job in frameworks:
         if not able.all():
-            able |= framework.has(job, plans)
+            able = able | framework.has(job, plans)
     return able
 
 

@@ -24,7 +24,7 @@ Condition = Callable[[TrainingJob, Plan], Any]
 @dataclass(frozen=True)
 class LaunchRule:
     """One thing that a framework cannot run. `breaks` takes plans whose fields are arrays, all but the
-    schedule and its chunks: fields are joined by & and |; `and` may stand behind what is the job's alone."""
+    schedule: fields are joined by & and |; `and` may stand behind what is the job's alone."""
 
     breaks: Condition
     refusal: Callable[[TrainingJob, Plan], UserError]
@@ -59,7 +59,7 @@ def obeyed(rules: Sequence[LaunchRule], job: TrainingJob, plans: Plan) -> np.nda
     """Which of these plans break no rule."""
     broken = np.zeros(np.shape(plans.tp), dtype=bool)
     for rule in rules:
-        broken |= np.asarray(rule.breaks(job, plans), dtype=bool)
+        broken = broken | np.asarray(rule.breaks(job, plans), dtype=bool)
     return ~broken
 
 

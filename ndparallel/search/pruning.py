@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -107,13 +108,14 @@ def one_part(parts: Iterable[Part]) -> Part:
 
 @dataclass(frozen=True)
 class RowTable:
-    """Rows with pipelines of one length: their numbers and bases, what they say, and their columns of
-    bytes."""
+    """Rows with pipelines of one length: their numbers and bases, what they say, their columns of bytes, and
+    which of them are legal in each group."""
 
     numbers: np.ndarray
     bases: np.ndarray
     plans: Plan
     held: PlanTable
+    legal: dict[RowGroup, np.ndarray]
 
     @cached_property
     def by_recompute(self) -> dict[str, np.ndarray]:
@@ -164,7 +166,8 @@ class PlanSelection:
         held, plans = joined([memory_table(self.job, family) for family in families]), in_one(families)
         for pp in np.unique(plans.pp).tolist():
             long = np.flatnonzero(plans.pp == pp)
-            these = RowTable(rows[long], self.bases[rows[long]], taken(plans, long), take(held, long))
+            some, mine = taken(plans, long), rows[long]
+            these = RowTable(mine, self.bases[mine], some, take(held, long), self.legal(some, pp))
             for (chunks, layout), names in by_depth(self.job, pp, self.space.fixed).items():
                 depth = depth_of(self.job.shape, pp, chunks, layout)
                 pruned.append((depth, self.prune(these, depth, names, only)))
@@ -183,9 +186,9 @@ class PlanSelection:
         self, rows: RowTable, group: RowGroup, memory: np.ndarray, only: BasesByGroup | None
     ) -> PrunedGroup:
         """Leave the rows whose plans are legal and not too large, and count the others."""
-        legal, most = self.able(rows.plans, group), self.space.memory_bytes
+        legal, most = rows.legal[group], self.space.memory_bytes
         if only is not None:
-            legal &= among(rows.bases, only[group])
+            legal = legal & among(rows.bases, only[group])
         self.part.legal += int(legal.sum())
         self.part.rejected.update(too_much((memory - most)[legal & (memory > most)]))
         left = fitting = np.flatnonzero(legal & (memory <= most))
@@ -194,11 +197,19 @@ class PlanSelection:
         retried = (self.lacking(rows, memory) if only is None else fitting) if self.others else fitting[:0]
         return PrunedGroup(group, rows.numbers[left], memory[left], rows.bases[retried])
 
-    def able(self, plans: Plan, group: RowGroup) -> np.ndarray:
-        """Which of these plans the group's schedule can do, and a framework can launch."""
-        able = runs(self.job, group.schedule, group.pp, plans.microbatches(self.job))
-        scheduled = replace(plans, schedule=group.schedule, chunks=group.chunks)
-        return able & one_has(self.launchers, scheduled)
+    def legal(self, plans: Plan, pp: int) -> dict[RowGroup, np.ndarray]:
+        """Which of these plans each group's schedule can do, and a framework can launch: asked once for all
+        chunks of a schedule, since most rules do not ask for them."""
+        found: dict[RowGroup, np.ndarray] = {}
+        microbatches = plans.microbatches(self.job)
+        every = schedules(self.job.shape.layers, pp, self.space.fixed)
+        for name, pairs in groupby(every, key=itemgetter(0)):
+            chunks = [number for _, number in pairs]
+            scheduled = replace(plans, schedule=name, chunks=np.array(chunks)[:, None])
+            able = runs(self.job, name, pp, microbatches) & one_has(self.launchers, scheduled)
+            masks = np.broadcast_to(able, (len(chunks), len(plans.tp)))
+            found |= {RowGroup(name, number, pp): mask for number, mask in zip(chunks, masks)}
+        return found
 
     def lacking(self, rows: RowTable, memory: np.ndarray) -> np.ndarray:
         """Which plans lack memory with nothing run again, and may have it with some modules: those keep at
