@@ -9,7 +9,7 @@ Cost   That of the shorter step; which of its ends are compared is found out onc
 Limit  Only where no message finds its line taken, and gradients stay until the step's end.
 
 Glossary
-    place   of a step: how many steps its rank does before it
+    place   of an action: how many its rank does before it
     cut     of a rank: the place where the longer step has rounds more
 
 1F1B on two ranks, where a forward takes 1 s and a backward 2 s; | is the cut:
@@ -27,15 +27,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from math import isclose
 
-from ndparallel.pipeline.actions import Action
+import numpy as np
+
+from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.replay import Ends, Replay
 from ndparallel.pipeline.work import Work
 
-# what a step does: its kind; the rank whose step it waits for, and how many places that one is behind it
-Placed = tuple[int, int, int]
+DOES, RANK, BEHIND = range(3)  # columns of what a rank does
+NOBODY = -1
 SAME = 1e-12  # the share by which rounding may part moments that are equal
 ROUNDS = re.compile("(?:FIW)+|(?:FWI)+")  # of one microbatch each
 KEPT = 6  # rounds of a middle that is shortened: ranks are in their stride then, or not for long
@@ -73,44 +76,58 @@ def delay_of_all(before: list[float], after: list[float]) -> float | None:
 def round_before(few: Replay, more: Replay, rounds: int = 1) -> list[tuple[int, int]]:
     """Steps before the cuts that those behind wait for, each with the step a round before it, which is named
     first: by their numbers in the shorter step. Empty where the longer step has not just rounds more."""
-    (numbers, short), (_, long) = by_rank(few), by_rank(more)
-    length = (len(long[0]) - len(short[0])) // rounds
-    cuts = [first_difference(*both) for both in zip(short, long)]
-    waited = {(rank, cut - 1) for rank, cut in enumerate(cuts)}
-    for one, other, cut in zip(short, long, cuts):
-        put_in = rounds * one[cut - length : cut]
-        if cut <= length or one[:cut] + put_in + one[cut:] != other or not closed(one[:cut], cuts):
+    both = [*zip(waits_by_rank(few.schedule), waits_by_rank(more.schedule))]
+    length = (len(both[0][1]) - len(both[0][0])) // rounds
+    cuts = np.array([cut_of(short, long) for short, long in both])
+    waited = {(rank, cut - 1) for rank, cut in enumerate(cuts.tolist())}
+    for (short, long), cut in zip(both, cuts):
+        there, place = long[:, RANK], np.arange(len(long)) - long[:, BEHIND]
+        early = place < cuts[there]
+        if not (has_just_rounds_more(short, long, cut, length) and early[:cut].all()):
             return []
-        waited |= {(rank, place - back) for place, (_, rank, back) in enumerate(other[cut:], cut)}
-    ends = [(rank, place) for rank, place in waited if place < cuts[rank]]
-    if few.order.kinds != more.order.kinds or any(place < length for _, place in ends):
+        early[:cut] = False
+        waited |= {*zip(there[early].tolist(), place[early].tolist())}
+    if any(place < length for _, place in waited):
         return []
-    return [(numbers[rank][place - length], numbers[rank][place]) for rank, place in ends]
+    step, lists = few.order.step_of, few.schedule.actions
+    return [(step(lists[rank][place - length]), step(lists[rank][place])) for rank, place in waited]
 
 
-def by_rank(replay: Replay) -> tuple[list[list[int]], list[list[Placed]]]:
-    """The numbers of every rank's steps, and what they do. One without a sender waits for the one before."""
-    numbers: list[list[int]] = [[] for _ in range(replay.schedule.ranks)]
-    placed: list[list[Placed]] = [[] for _ in numbers]
-    places = [(0, 0)]
-    for number, (rank, kind, sender, _, _, _, _) in enumerate(replay.order.steps, 1):
-        mine = numbers[rank]
-        place = len(mine)
-        there, its_place = places[sender] if sender else (rank, place - 1)
-        places.append((rank, place))
-        mine.append(number)
-        placed[rank].append((kind, there, place - its_place))
-    return numbers, placed
+def waits_by_rank(schedule: Schedule) -> list[np.ndarray]:
+    """Each rank's actions, one a row: DOES, a number for its op, its stage, and whether it runs as one with
+    the next; RANK, whose action it waits for, and how many places it stands BEHIND that one. What waits for
+    no other rank waits for the action before it."""
+    stages, starts = schedule.layout.stages, np.cumsum([0, *map(len, schedule.actions)])
+    own, start = (np.repeat(each, np.diff(starts)) for each in (np.arange(schedule.ranks), starts[:-1]))
+    place = np.arange(starts[-1]) - start
+    ops, *numbers = zip(*chain(*schedule.actions))
+    op, (stage, microbatch) = np.frombuffer("".join(ops).encode(), np.uint8), map(np.array, numbers)
+    forward, given = (op == ord("F")).astype(int), op != ord("W")
+    done = np.zeros((2, stages + 1, schedule.microbatches), dtype=int)
+    done[forward[given], stage[given], microbatch[given]] = place[given]
+    before = np.where(forward, stage - 1, stage + 1)  # the stage waited for
+    holder = np.array([*map(schedule.layout.rank, range(stages)), NOBODY])
+    there = np.where(given & (holder[before] != NOBODY), holder[before], own)
+    behind = np.where(there == own, 1, place - done[forward, before, microbatch])
+    as_one = np.zeros(len(op), dtype=int)
+    as_one[[first + place for first, places in zip(starts, schedule.fused) for place in places]] = 1
+    return np.split(np.stack([(op * stages + stage) * 2 + as_one, there, behind], axis=1), starts[1:-1])
 
 
-def first_difference(short: list[Placed], long: list[Placed]) -> int:
-    """The place of the first step that differs."""
-    return next((place for place, (one, other) in enumerate(zip(short, long)) if one != other), len(short))
+def cut_of(short: np.ndarray, long: np.ndarray) -> int:
+    """The place of the first action that differs; of two that run as one the first."""
+    both = min(len(short), len(long))
+    differs = (short[:both] != long[:both]).any(axis=1)
+    cut = int(differs.argmax()) if differs.any() else both
+    return cut - int(cut > 0 and short[cut - 1, DOES] % 2)
 
 
-def closed(steps: list[Placed], cuts: list[int]) -> bool:
-    """Whether a rank's steps before its cut wait for none behind another's."""
-    return all(place - back < cuts[rank] for place, (_, rank, back) in enumerate(steps))
+def has_just_rounds_more(short: np.ndarray, long: np.ndarray, cut: int, length: int) -> bool:
+    """Whether the longer list is the shorter one with the `length` actions before the cut put in, again and
+    again."""
+    rounds = (len(long) - len(short)) // length if 0 < length < cut else 0
+    put_in = np.tile(short[cut - length : cut], (rounds, 1))
+    return rounds > 0 and np.array_equal(np.concatenate([short[:cut], put_in, short[cut:]]), long)
 
 
 @lru_cache(maxsize=8)

@@ -50,6 +50,11 @@ class StepOrder:
         """Kinds of steps of two actions that run as one."""
         return [kind for kind in self.kinds if len(kind) == 2]
 
+    def step_of(self, action: Action) -> int:
+        """The step that has done an action."""
+        op, stage, microbatch = action
+        return self.done[GIVES[op], stage][microbatch]
+
     @cached_property
     def timed_steps(self) -> tuple[list[int], list[int], list[int]]:
         """The steps that `Ends` are of: every rank's first and last one, and that which completes each
@@ -57,7 +62,7 @@ class StepOrder:
         lists = self.schedule.actions
         complete = {action[1]: action for actions in lists for action in actions if action[0] in "BW"}
         first, last, completing = (
-            [self.done[GIVES[op], stage][microbatch] for op, stage, microbatch in some]
+            [*map(self.step_of, some)]
             for some in (
                 [actions[0] for actions in lists],
                 [actions[-1] for actions in lists],
