@@ -25,7 +25,7 @@ from ndparallel.search.pruning import Part, RowGroup, one_part, part_of_lengths
 from ndparallel.search.rows import starts_of
 from ndparallel.search.space import SearchSpace, at, families, layouts, schedules
 
-FEW_PLANS = 200_000  # that are priced before a fork has started and sent its own
+FEW_PLANS = 500_000  # that are priced before a fork has started and sent its own
 # plans that are priced in the time that the columns of a row take, and a group besides its plans
 PER_ROW, PER_GROUP = 25, 5_000
 MOST_SHARES = 8
@@ -89,10 +89,11 @@ def candidates(space: SearchSpace, executor: Executor | None = None, priced_byte
 def loads_by_length(space: SearchSpace, every: list[Plan]) -> dict[int, int]:
     """How long it takes to price the pipelines of each length, in plans: rows, with every schedule and its
     chunks."""
-    lengths, rows = np.unique(np.concatenate([family.pp for family in every] or [[]]), return_counts=True)
-    groups = [len(schedules(space.job.shape.layers, length, space.fixed)) for length in lengths.tolist()]
-    each = rows * (PER_ROW + np.array(groups)) + PER_GROUP * np.array(groups)
-    return dict(zip(lengths.tolist(), each.tolist()))
+    rows = np.bincount(np.concatenate([family.pp for family in every] or [np.empty(0, dtype=int)]))
+    lengths = np.flatnonzero(rows)
+    groups = np.array([len(schedules(space.job.shape.layers, pp, space.fixed)) for pp in lengths.tolist()])
+    loads = rows[lengths] * (PER_ROW + groups) + PER_GROUP * groups
+    return dict(zip(lengths.tolist(), loads.tolist()))
 
 
 def shares_of(plans: dict[int, int], most: int) -> list[list[int]]:

@@ -120,20 +120,31 @@ def families(
     """The layouts with every choice of the three words, as plans whose degrees are arrays; one of these
     frameworks is to launch them, or of the software's."""
     choices = {"zero": stages_of_zero(job), "sequence_parallel": WORDS["sequence_parallel"]}
-    words = [some(values, fixed, name) for name, values in choices.items()]
+    stages, cuts = (some(values, fixed, name) for name, values in choices.items())
     tp, plans = table[:, 0], Plan(**dict(zip(DEGREES, table.T)))
-    shards, lowest = shards_something(job, plans), lowest_stage(job, plans, words[0])
-    for (recompute, modules), zero, cut in product(recomputations(job, fixed), *words):
-        uncut = (job.sequence // table[:, 4]) % tp > 0
+    named = named_so(job, plans, stages, frameworks)
+    cuttable = (tp > 1) & (job.sequence // table[:, 4] % tp == 0)
+    parts = [
+        (zero, cut, shards, dict(zip(DEGREES, rows.T)))
+        for zero, cut in product(stages, cuts)
+        for shards, rows in by_shards(job, table[named[zero] & (cuttable | (not cut))], zero, fixed)
+    ]
+    for (recompute, modules), (zero, cut, shards, degrees) in product(recomputations(job, fixed), parts):
+        again: dict[str, Any] = {"recompute": recompute, "recompute_modules": modules}
+        yield Plan(**degrees, **again, zero=zero, shards=shards, sequence_parallel=cut)
+
+
+def named_so(
+    job: TrainingJob, plans: Plan, stages: Sequence[int], frameworks: Sequence[str]
+) -> dict[int, np.ndarray]:
+    """Which plans have each of these stages of ZeRO, and no other name that is searched."""
+    shards, lowest, found = shards_something(job, plans), lowest_stage(job, plans, stages), {}
+    for zero in stages:
         other = np.logical_not(reduces_once(job, replace(plans, zero=zero)))
         # which frameworks have with ZeRO-1 alone, or with ZeRO-3, or always
         over_one = job.weights_away or (zero == 3 and "torchtitan" in (frameworks or whose(job)))
-        named = (zero == lowest) | (zero == 1 and precision_aware(job)) | over_one
-        rows = table[(named | shards) & other & (((tp > 1) & ~uncut) if cut else True)]
-        for number, some_rows in by_shards(job, rows, zero, fixed):
-            degrees = dict(zip(DEGREES, some_rows.T))
-            again: dict[str, Any] = {"recompute": recompute, "recompute_modules": modules}
-            yield Plan(**degrees, **again, zero=zero, shards=number, sequence_parallel=cut)
+        found[zero] = ((zero == lowest) | (zero == 1 and precision_aware(job)) | over_one | shards) & other
+    return found
 
 
 def shards_something(job: TrainingJob, plans: Plan) -> np.ndarray:
