@@ -27,18 +27,29 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
     heads, layers = depth.units[:, HEAD, None], depth.units[:, LAYERS]
     once = np.maximum(most(layers, table["once"]), heads * table["prediction_once"])
     held = states + heads * table["logits"] + once
-    chunk = np.matmul(layers, table["kept"]) / depth.chunks
-    rank, microbatches = depth.ranks[:, None], table["microbatches"]
-    waiting, every = table["waiting"] * sum(elements[TRAINED]), []
+    waiting = table["waiting"] * sum(elements[TRAINED]) if table["waiting"].any() else None
+    every = []
     for recipe in recipes:
-        place = (microbatches, rank, depth.pp, depth.chunks)
-        chunks = chunks_in_flight(recipe, *place, table["in_pairs"]) if depth.pp > 1 else 1.0
-        messages = passed_messages(recipe.layout, depth.pp, depth.chunks, rank, microbatches, chunks)
-        begun = recipe.chunks_begun(microbatches, depth.pp, depth.chunks) / depth.chunks
-        passing = messages * table["passed"] - (1 - begun) * waiting
-        activations = on_gpu(chunks * chunk, most(layers, table["kept"]), table["away"])
-        every.append((held + activations + passing).max(axis=0) + table["reserve"])
+        rank_bytes = held + activation_bytes(table, depth, recipe)
+        if waiting is not None:
+            begun = recipe.chunks_begun(table["microbatches"], depth.pp, depth.chunks) / depth.chunks
+            rank_bytes -= (1 - begun) * waiting
+        every.append(rank_bytes.max(axis=0) + table["reserve"])
     return [np.maximum(each, step_bytes(table, elements)) for each in every] if "step" in table else every
+
+
+def activation_bytes(table: PlanTable, depth: StagePartition, recipe: Recipe) -> np.ndarray:
+    """Bytes of the activations that each rank has in flight, and of messages that it keeps."""
+    layers, microbatches, rank = depth.units[:, LAYERS], table["microbatches"], depth.ranks[:, None]
+    place = (microbatches, rank, depth.pp, depth.chunks)
+    chunks = chunks_in_flight(recipe, *place, table["in_pairs"]) if depth.pp > 1 else 1.0
+    kept = chunks * (np.matmul(layers, table["kept"]) / depth.chunks)
+    if table["away"].any():
+        kept = on_gpu(kept, most(layers, table["kept"]), table["away"])
+    if table["passed"].any():
+        messages = passed_messages(recipe.layout, depth.pp, depth.chunks, rank, microbatches, chunks)
+        kept = kept + messages * table["passed"]
+    return kept
 
 
 def step_bytes(table: PlanTable, elements: np.ndarray) -> np.ndarray:
@@ -52,4 +63,7 @@ def step_bytes(table: PlanTable, elements: np.ndarray) -> np.ndarray:
 
 def most(layers: np.ndarray, each: np.ndarray) -> np.ndarray:
     """The most of the kinds of layers that there are, (ranks, plans); 0 where there are none."""
-    return np.where(layers[..., None] > 0, each, 0.0).max(axis=1, initial=0.0)
+    found = np.zeros((len(layers), each.shape[-1]))
+    for kind, has in enumerate(layers.T > 0):
+        np.maximum(found, each[kind], out=found, where=has[:, None])
+    return found

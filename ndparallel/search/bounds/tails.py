@@ -91,6 +91,9 @@ def exposed_line(units: np.ndarray, line: np.ndarray, compute: UnitPasses) -> np
 
 def least(layers: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """The least seconds of the kinds of layers that there are, (ranks, plans); 0 where there are none."""
-    kinds = layers.any(axis=0)
-    having = np.where(layers[:, kinds, None] > 0, seconds[kinds], np.inf).min(axis=1, initial=np.inf)
-    return np.where(np.isinf(having), 0.0, having)
+    has = layers > 0
+    found = np.full((len(has), seconds.shape[-1]), np.inf)
+    for kind in np.flatnonzero(has.any(axis=0)):
+        np.minimum(found, seconds[kind], out=found, where=has[:, kind, None])
+    found[~has.any(axis=1)] = 0.0
+    return found
