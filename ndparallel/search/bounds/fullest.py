@@ -62,8 +62,12 @@ def step_bytes(table: PlanTable, elements: np.ndarray) -> np.ndarray:
 
 
 def most(layers: np.ndarray, each: np.ndarray) -> np.ndarray:
-    """The most of the kinds of layers that there are, (ranks, plans); 0 where there are none."""
+    """The most of the kinds of layers that there are, (ranks, plans), or (1, plans) where all ranks have the
+    same; 0 where there are none."""
+    has = layers > 0
+    if (has == has[0]).all():
+        return each[has[0]].max(axis=0, keepdims=True, initial=0.0)
     found = np.zeros((len(layers), each.shape[-1]))
-    for kind, has in enumerate(layers.T > 0):
-        np.maximum(found, each[kind], out=found, where=has[:, None])
+    for kind in np.flatnonzero(has.any(axis=0)):
+        np.maximum(found, each[kind], out=found, where=has[:, kind, None])
     return found

@@ -9,7 +9,7 @@ Glossary: see lower_bound.py, and
     line    of a rank that reduces every microbatch (ZeRO-2): its collectives, one after another
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.stack import Stack
 from ndparallel.search.bounds.depth import StagePartition
-from ndparallel.search.bounds.plan_table import PlanTable
+from ndparallel.search.bounds.plan_table import PlanTable, take
 from ndparallel.search.bounds.tails import exposed, units_passes
 
 F, I, W = range(3)  # places of passes
@@ -98,10 +98,13 @@ class PipelineBound:
     @cached_property
     def spans(self) -> Spans:
         whole = self.microbatches * self.work
-        usual = Spans(whole, whole, np.zeros_like(whole))
         if not self.zero_2.any():
-            return usual
-        return Spans(*(np.where(self.zero_2, one, other) for one, other in zip(self.reducing, usual)))
+            return Spans(whole, whole, np.zeros_like(whole))
+        rows, spans = np.flatnonzero(self.zero_2), Spans(whole, whole.copy(), np.zeros_like(whole))
+        some = replace(self, table=take(self.table, rows), tail=self.tail[:, rows]).reducing
+        for all_rows, reducing in zip(spans, some):
+            all_rows[:, rows] = reducing
+        return spans
 
     @cached_property
     def reducing(self) -> Spans:

@@ -90,8 +90,11 @@ def exposed_line(units: np.ndarray, line: np.ndarray, compute: UnitPasses) -> np
 
 
 def least(layers: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """The least seconds of the kinds of layers that there are, (ranks, plans); 0 where there are none."""
+    """The least seconds of the kinds of layers that there are, (ranks, plans), or (1, plans) where all ranks
+    have the same; 0 where there are none."""
     has = layers > 0
+    if (has == has[0]).all():
+        return seconds[has[0]].min(axis=0, keepdims=True) if has[0].any() else 0.0 * seconds[:1]
     found = np.full((len(has), seconds.shape[-1]), np.inf)
     for kind in np.flatnonzero(has.any(axis=0)):
         np.minimum(found, seconds[kind], out=found, where=has[:, kind, None])
