@@ -11,13 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import NamedTuple
+
+import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.checker import GIVES, explain, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
-from ndparallel.pipeline.steps import KIND, OUT_LINE, SENDER, Step, Waits
+from ndparallel.pipeline.steps import KIND, LINE, OUT_LINE, SENDER, Step, Waits
 
 Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions
 Message = tuple[int, int]  # its line and its link
@@ -74,21 +77,20 @@ class StepOrder:
     @cached_property
     def incoming_lines(self) -> list["IncomingLine"]:
         """All incoming lines on which messages come."""
-        sent: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        received: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for receiver, (_, _, sender, line, *_) in enumerate(steps := self.steps, 1):
-            if sender:
-                sent[steps[sender - 1][OUT_LINE]].append((sender, receiver))
-                received[line].append((sender, receiver))
-        in_order, lines = [*map(sorted, sent.values())], []
-        for messages in received.values():
-            senders, receivers = (
-                {steps[number - 1][KIND] for number in numbers} for numbers in zip(*messages)
-            )
-            if messages not in in_order:
+        kind, sender, line, out_line = (
+            np.fromiter(map(itemgetter(place), self.steps), int, len(self.steps))
+            for place in (KIND, SENDER, LINE, OUT_LINE)
+        )
+        receiver = np.flatnonzero(sender)
+        sender, line = sender[receiver] - 1, line[receiver]
+        out_line, found = out_line[sender], []
+        for mine in (line == each for each in np.unique(line)):
+            senders, receivers = ({*kind[steps[mine]].tolist()} for steps in (sender, receiver))
+            from_one = np.array_equal(mine, out_line == out_line[mine][0])
+            if not (from_one and (np.diff(sender[mine]) > 0).all()):
                 senders = receivers = senders | receivers
-            lines.append(IncomingLine(senders, receivers))
-        return lines
+            found.append(IncomingLine(senders, receivers))
+        return found
 
 
 class IncomingLine(NamedTuple):

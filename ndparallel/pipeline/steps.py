@@ -13,7 +13,7 @@ from ndparallel.pipeline.work import Reduction
 # its rank, the number of its kind, its sender; line and link of the message that comes, and of the one that
 # goes: a plain tuple, as the loops below read thousands
 Step = tuple[int, int, int, int, int, int, int]
-KIND, SENDER, OUT_LINE = 1, 2, 5  # places in a step
+KIND, SENDER, LINE, OUT_LINE = 1, 2, 3, 5  # places in a step
 
 
 class Waits(NamedTuple):
