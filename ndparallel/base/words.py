@@ -2,8 +2,10 @@
 unit."""
 
 import re
+import shlex
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 WIDE = 140  # columns of a table with --wide
 WIDTH = 100  # columns: the most that anything needs, and the width of what is not shown on a terminal
@@ -24,6 +26,14 @@ def option_of(field: str) -> str:
     """Return the option of a field: --global-batch of global_batch. Errors name it, for a caller from Python
     too, who knows his field by it."""
     return f"--{field.replace('_', '-')}"
+
+
+def option_words(field: str, value: Any) -> str:
+    """Return the option of a field with its value, as it is typed: --tp 8, --no-sequence-parallel."""
+    if isinstance(value, bool):
+        return option_of(field if value else f"no_{field}")
+    values = value if isinstance(value, list) else [value]
+    return " ".join([option_of(field), *(shlex.quote(str(each)) for each in values)])
 
 
 def three_digits(number: float) -> str:

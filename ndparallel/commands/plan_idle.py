@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import listed, option_of
+from ndparallel.base.words import listed, option_words
 from ndparallel.launch_flags.options import described
 from ndparallel.launch_flags.reading import Reading
 from ndparallel.parallel.context import CP_COMM_TYPES, VARIANTS
@@ -26,19 +26,12 @@ def idle_options(arguments: argparse.Namespace, asked: Reading, found: Predictio
     """A sentence about the options that change nothing, if there are any."""
     by_name = PLAN_DEFAULTS if getattr(arguments, "plan", None) else {}
     typed = [name for name in DEFAULTS if name in arguments.typed and name not in by_name]
-    idle = [words_of(name, arguments) for name in typed if is_idle(name, arguments, asked, found)]
+    idle = [name for name in typed if is_idle(name, arguments, asked, found)]
     if not idle:
         return []
     change, them = ("change", "any one of them") if len(idle) > 1 else ("changes", "it")
-    return [f"{listed(idle)} {change} nothing in this plan: without {them} the prediction is the same."]
-
-
-def words_of(name: str, arguments: argparse.Namespace) -> str:
-    """The option as it is typed."""
-    value = getattr(arguments, name)
-    if isinstance(value, bool):
-        return option_of(name if value else f"no_{name}")
-    return f"{option_of(name)} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+    options = listed([option_words(name, getattr(arguments, name)) for name in idle])
+    return [f"{options} {change} nothing in this plan: without {them} the prediction is the same."]
 
 
 def is_idle(name: str, arguments: argparse.Namespace, asked: Reading, found: Prediction) -> bool:

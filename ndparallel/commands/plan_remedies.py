@@ -17,9 +17,8 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import WIDTH, listed
+from ndparallel.base.words import WIDTH, listed, option_words
 from ndparallel.commands.command_line import parser_of
-from ndparallel.commands.plan_idle import words_of
 from ndparallel.launch_flags.options import described, job_words, priced, script_given
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.options import JOB_DEFAULTS, PLAN_DEFAULTS, job_from, with_defaults
@@ -134,7 +133,7 @@ def typed_behind(
             return False
 
     names = next(filter(is_read, some), ())
-    return replace(remedy, instead_of=tuple(words_of(name, arguments).split()[0] for name in names))
+    return replace(remedy, instead_of=tuple(option_words(name, typed[name]).split()[0] for name in names))
 
 
 def typed_options(arguments: argparse.Namespace) -> Options:

@@ -7,13 +7,12 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
-from ndparallel.base.words import option_of
+from ndparallel.base.words import option_of, option_words
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit
 from ndparallel.launch_flags.invocation import by_number
@@ -71,13 +70,7 @@ def job_words(arguments: argparse.Namespace) -> str:
     """The options of the job that were given, as one writes them behind a command."""
     names = [*JOB_DEFAULTS, "framework"]
     given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
-    return "".join(f" {option_words(name.replace('_', '-'), value)}" for name, value in given.items())
-
-
-def option_words(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name} {shlex.quote(str(value))}"
+    return "".join(f" {option_words(name, value)}" for name, value in given.items())
 
 
 def script_given(arguments: argparse.Namespace) -> tuple[Framework, Path] | None:
