@@ -39,7 +39,7 @@ class Replayed:
 
     def __init__(self, journals: Sequence[Journal], hardware: Hardware, network: type) -> None:
         self.hardware, self.agenda = hardware, Agenda()
-        self.done: dict[Place, Moment] = defaultdict(Moment)
+        self.done = {place: Moment() for place in awaited(journals)}
         self.arrived: dict[Place, Moment] = defaultdict(Moment)  # by the action that receives
         self.receiver = dict(matched(journals))
         self.ends = [0.0] * len(journals)
@@ -58,17 +58,18 @@ class Replayed:
         rank, _ = line
         for number, action in actions:
             match action:
-                case Computed(_, seconds):
-                    yield self.agenda.after(seconds)
+                case WaitedForStream():
+                    yield self.done[rank, action.entry]
                 case Sent():
                     yield self.send(rank, number, action)
                 case Received():
                     yield self.arrived[rank, number]
-                case WaitedForMessage(_, entry):
-                    yield self.arrived[rank, entry]
-                case WaitedForStream(_, entry):
-                    yield self.done[rank, entry]
-            self.done[rank, number].come()
+                case Computed():
+                    yield self.agenda.after(action.seconds)
+                case WaitedForMessage():
+                    yield self.arrived[rank, action.entry]
+            if done := self.done.get((rank, number)):
+                done.come()
         self.ends[rank] = self.agenda.now
 
     def send(self, rank: int, number: int, action: Sent) -> Moment:
@@ -88,6 +89,12 @@ def by_stream(journal: Journal) -> dict[str, Numbered]:
     for number, action in enumerate(journal):
         streams[action.stream].append((number, action))
     return streams
+
+
+def awaited(journals: Sequence[Journal]) -> Iterator[Place]:
+    """Yield the actions that another stream waits for."""
+    for rank, journal in enumerate(journals):
+        yield from ((rank, action.entry) for action in journal if isinstance(action, WaitedForStream))
 
 
 def receives(actions: Numbered) -> list[int]:

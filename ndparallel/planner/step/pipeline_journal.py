@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
+from ndparallel.engines.forking import map_in_forks
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.journal import Journal
 from ndparallel.pipeline.actions import Action, Schedule
@@ -55,8 +56,9 @@ def sharing_seconds(work: AnyWork, journals: Callable[[AnyWork, Schedule], list[
         if work.plan.recipe.is_searched:
             return seconds_added(journals(work, timer.whole.schedule))
         few, more, rounds = timer.short_steps
-        added = seconds_added(journals(work, few.schedule))
-        return added + rounds * (seconds_added(journals(work, more.schedule)) - added) if rounds else added
+        schedules = [few.schedule, more.schedule] if rounds else [few.schedule]
+        added, *longer = map_in_forks(lambda each: seconds_added(journals(work, each)), schedules)
+        return added + sum(rounds * (each - added) for each in longer)
 
 
 def framework_sharing(work: FrameworkWorkload) -> float:
