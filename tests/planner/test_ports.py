@@ -162,7 +162,7 @@ def test_what_leaves_by_another_port_is_not_slower():
 )
 def test_of_many_microbatches_those_of_two_short_steps_are_replayed(plan, short_steps, monkeypatch):
     """A replay of all 256 would take a minute and more."""
-    monkeypatch.setattr("ndparallel.engines.forking.usable_cores", lambda: {0})  # a fork's list is its own
+    monkeypatch.setattr("ndparallel.engines.forking.usable_cores", lambda: [0])  # a fork's list is its own
     written = []
 
     def journals(work, schedule):
