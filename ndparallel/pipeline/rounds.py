@@ -83,7 +83,7 @@ def round_before(few: Replay, more: Replay, rounds: int = 1) -> list[tuple[int, 
     for (short, long), cut in zip(both, cuts):
         there, place = long[:, RANK], np.arange(len(long)) - long[:, BEHIND]
         early = place < cuts[there]
-        if not (has_just_rounds_more(short, long, cut, length) and early[:cut].all()):
+        if not (has_rounds_more(short, long, cut, length, rounds) and early[:cut].all()):
             return []
         early[:cut] = False
         waited |= {*zip(there[early].tolist(), place[early].tolist())}
@@ -101,7 +101,7 @@ def waits_by_rank(schedule: Schedule) -> list[np.ndarray]:
     own, start = (np.repeat(each, np.diff(starts)) for each in (np.arange(schedule.ranks), starts[:-1]))
     place = np.arange(starts[-1]) - start
     ops, *numbers = zip(*chain(*schedule.actions))
-    op, (stage, microbatch) = np.frombuffer("".join(ops).encode(), np.uint8), map(np.array, numbers)
+    op, stage, microbatch = map(np.array, ([*map(ord, ops)], *numbers))
     forward, given = (op == ord("F")).astype(int), op != ord("W")
     done = np.zeros((2, stages + 1, schedule.microbatches), dtype=int)
     done[forward[given], stage[given], microbatch[given]] = place[given]
@@ -110,7 +110,7 @@ def waits_by_rank(schedule: Schedule) -> list[np.ndarray]:
     there = np.where(given & (holder[before] != NOBODY), holder[before], own)
     behind = np.where(there == own, 1, place - done[forward, before, microbatch])
     as_one = np.zeros(len(op), dtype=int)
-    as_one[[first + place for first, places in zip(starts, schedule.fused) for place in places]] = 1
+    as_one[[first + at for first, pairs in zip(starts, schedule.fused) for at in pairs]] = 1
     return np.split(np.stack([(op * stages + stage) * 2 + as_one, there, behind], axis=1), starts[1:-1])
 
 
@@ -122,12 +122,11 @@ def cut_of(short: np.ndarray, long: np.ndarray) -> int:
     return cut - int(cut > 0 and short[cut - 1, DOES] % 2)
 
 
-def has_just_rounds_more(short: np.ndarray, long: np.ndarray, cut: int, length: int) -> bool:
-    """Whether the longer list is the shorter one with the `length` actions before the cut put in, again and
-    again."""
-    rounds = (len(long) - len(short)) // length if 0 < length < cut else 0
+def has_rounds_more(short: np.ndarray, long: np.ndarray, cut: int, length: int, rounds: int) -> bool:
+    """Whether the longer list is the shorter one with the `length` actions before the cut put in so many
+    times."""
     put_in = np.tile(short[cut - length : cut], (rounds, 1))
-    return rounds > 0 and np.array_equal(np.concatenate([short[:cut], put_in, short[cut:]]), long)
+    return length > 0 and np.array_equal(np.concatenate([short[:cut], put_in, short[cut:]]), long)
 
 
 @lru_cache(maxsize=8)

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.replay import Ends, Replay
-from ndparallel.pipeline.rounds import ends_by_rounds, round_before, round_seconds, shortened
+from ndparallel.pipeline.rounds import (
+    BEHIND,
+    DOES,
+    RANK,
+    cut_of,
+    ends_by_rounds,
+    round_before,
+    round_seconds,
+    shortened,
+    waits_by_rank,
+)
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Reduction, Work
 from tests.pipeline.test_replay import random_work
@@ -45,6 +55,46 @@ def test_the_steps_of_two_ranks_are_compared_that_the_example_names():
     compared = round_before(few, more)
     assert {(names[one], names[other]): (ends[one], ends[other]) for one, other in compared} == waited
     assert [max(each.ends(work).end) for each in (few, more)] == [12, 15]
+
+
+def test_a_rank_waits_for_another_so_many_places_behind_its_action_or_for_the_action_before():
+    # F0 F1 B0 F2 B1 B2 and F0 B0 F1 B1 F2 B2
+    first, last = (rows[:, [RANK, BEHIND]].tolist() for rows in waits_by_rank(build("1f1b", 2, 3)))
+    assert first == [[0, 1], [0, 1], [1, 1], [0, 1], [1, 1], [1, 0]]
+    assert last == [[0, 0], [1, 1], [0, 1], [1, 1], [0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("ranks", [2, 64, 128])
+def test_actions_of_another_op_or_stage_or_that_run_as_one_with_the_next_differ(ranks):
+    schedule = build("dualpipev", ranks, 2 * ranks)
+    numbers = [rows[:, DOES].tolist() for rows in waits_by_rank(schedule)]
+    kinds = {
+        (action.op, action.stage, place in fused, number)
+        for actions, fused, mine in zip(schedule.actions, map(set, schedule.fused), numbers)
+        for place, (action, number) in enumerate(zip(actions, mine))
+    }
+    assert len(kinds) == len({kind[:3] for kind in kinds}) == len({kind[3] for kind in kinds})
+
+
+def test_two_actions_that_run_as_one_are_not_cut_apart():
+    few, more, _ = steps("dualpipev", 3)
+    for *both, actions in zip(*(waits_by_rank(each.schedule) for each in (few, more)), few.schedule.fused):
+        assert cut_of(*both) - 1 not in actions
+    first, second, third = [50, 0, 1], [51, 0, 1], [52, 0, 1]  # the second runs as one with the next
+    assert cut_of(np.array([first, second, third]), np.array([first, second, first])) == 1
+    assert cut_of(np.array([first, third, second]), np.array([first, third, first])) == 2
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_nothing_is_compared_with_what_would_be_before_the_step_or_with_the_step_itself(microbatches):
+    few, more = (Replay(build("naive", 2, number)) for number in (microbatches, 2 * microbatches))
+    assert not round_before(few, more) and not round_before(few, few)
+
+
+def test_a_round_may_begin_with_the_step():
+    few, more = (Replay(build("1f1b", 2, microbatches)) for microbatches in (2, 3))
+    first = few.order.step_of(few.schedule.actions[0][0])
+    assert first in [before for before, _ in round_before(few, more)]
 
 
 @pytest.mark.parametrize("ranks", [4, 16])
