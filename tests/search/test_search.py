@@ -108,10 +108,10 @@ def priced(of: TrainingJob, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
 
 
 @pytest.mark.parametrize(("model", "gpus"), [("llama-3-8b", 16), ("llama-3-70b", 64), ("mixtral-8x7b", 32)])
-def test_the_best_plan_is_never_slower_than_a_thousand_random_legal_ones(model, gpus):
+def test_the_best_plan_is_never_slower_than_hundreds_of_random_legal_ones(model, gpus):
     best = found(model, gpus).best.seconds
-    plans = list(priced(job(model), random_plans(job(model), gpus, 1000)))
-    assert len(plans) > 150
+    plans = list(priced(job(model), random_plans(job(model), gpus, 500)))
+    assert len(plans) > 75
     for number, (plan, bound) in enumerate(plans):
         if bound < best or number % 50 == 0:
             assert best <= time_step(job(model), plan).seconds * (1 + 1e-9), plan
