@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import ndparallel.lessons.combined as combined
@@ -14,7 +15,7 @@ import numpy as np
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, mean_losses
+from ndparallel.lessons.runner import Reference, Runner, mean_losses
 from ndparallel.results.by_axis import is_of_collective
 from ndparallel.training.job import Job
 
@@ -143,8 +144,8 @@ def run_lesson(twin: Twin, ranks: int, dtype: str, optimizer: str, steps: int) -
     if "unit_mb" in changes:
         changes["unit_mb"] *= np.dtype(dtype).itemsize
     job, hardware = strategy.job(job, gpus).replace(**changes), replace(POCKET, **twin.hardware)
+    reference = single_gpu(job.work, strategy.reference)
     with Runner(hardware, ENGINE) as runner:
-        reference = runner.reference(job, strategy.reference)
         results = runner.run(strategy, job, hardware)
     return LessonRun(
         list(mean_losses(results)),
@@ -152,6 +153,13 @@ def run_lesson(twin: Twin, ranks: int, dtype: str, optimizer: str, steps: int) -
         reference.weights,
         traffic(map(Event._make, results[0].events), steps),
     )
+
+
+@cache
+def single_gpu(work: Job, program: Callable[..., Any] | None) -> Reference:
+    """The single GPU's run, made once for all strategies that train the same."""
+    with Runner(POCKET, ENGINE) as runner:
+        return runner.reference(work, program)
 
 
 def traffic(events: Iterable[Event], steps: int) -> dict[str, tuple[int, int]]:
