@@ -200,7 +200,7 @@ def test_a_launch_script_is_read_and_better_plans_are_searched_for(capsys, tmp_p
 
 def test_a_search_for_a_script_whose_tp_cuts_experts_tries_whole_ones_too(capsys, tmp_path):
     """Megatron-Core cuts them where nobody says otherwise; Qwen3's are too narrow for that."""
-    job = "--model qwen3-30b-a3b --gpus 64 --global-batch 256 --sequence 16384".split()
+    job = ["--model", "qwen3-30b-a3b", "--gpus", "64", "--global-batch", "256", "--sequence", "16384"]
     given = ["--tp", "2", "--ep", "8", "--zero", "1", "--recompute", "full"]
     searched = ["--search", "--fix", "tp=2", "--fix", "pp=1", "--fix", "cp=1"]
     written = printed(capsys, "plan", *job, *given, "--emit", "megatron")
