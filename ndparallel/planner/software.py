@@ -129,9 +129,14 @@ TORCHTITAN_COMPILED = replace(
 # torchtitan's PrepareModuleInput saves three. The same file leaves the table whole. Gradients of all but the
 # last microbatch stay whole (kempnerforge/training/grad.py). Of logits in 16 bits there are four copies:
 # they, their log-softmax, and the gradients of both.
+# Its attention is cuDNN's on Hopper and Blackwell from the wheels of torch 2.11 on, of March 2026
+# (check_prefer_cudnn_attention in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; which wheels:
+# huggingface/transformers, pull request 48163). torchtitan 0.3 calls flex_attention instead, which is
+# FlashAttention 2 in Triton (torchtitan/models/llama3/__init__.py, model_registry).
 PYTORCH = replace(
     TORCHTITAN,
     name="pytorch",
+    attention="cudnn",
     linear_cut_by=(),
     logits_kept_half=8,
     prints_reserved=False,

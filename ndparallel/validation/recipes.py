@@ -166,6 +166,9 @@ SIMUMAX = (
         NOTHING_BESIDE | PLAIN | {"fused_permutation": True}, model="deepseek", capacity_factor=1.0
     ),
 )
+# wheels for CUDA 12.8 (pyproject.toml, pytorch-cu128), whose cuDNN torch does not call unasked
+# (check_prefer_cudnn_attention in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)
+KEMPNER = ReleaseSwitches(FLASH2)
 OTHERS = {
     "nemo / megatron-core": ReleaseSwitches({"dispatcher": "alltoall"}),  # of early 2025
     # yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking, of May 2025
@@ -180,6 +183,8 @@ def recipe_of(framework: str, source: str, model: str, gpu: str, dtype: str) -> 
     words, run = framework.lower(), (model.lower(), gpu.lower(), dtype)
     if commit := next((commit for commit in DGXC if f"dgxc-benchmarking git history {commit}" in source), ""):
         return last_of(DGXC[commit], LATEST, *run)
+    if "KempnerInstitute/KempnerForge" in source:
+        return KEMPNER
     if "MooreThreads/SimuMax" in source:
         return last_of(SIMUMAX, LATEST, *run)
     if release := re.search(r"bridge (\d\d\.\d\d)", words):

@@ -47,7 +47,7 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
     parallel, once = run["parallel"], DISPATCHERS[stack.dispatcher].once
     return replace(
         stack,
-        attention=attention_kernel(stack.attention, flash, year_in(words)),
+        attention=attention_kernel(name, stack.attention, flash, year_in(words)),
         selective=modules_of(recomputed(run)) or stack.selective,
         expert_tp=stack.expert_tp
         or (not once and cuts_experts(parallel.get("etp"), words, *tp_and_ep(parallel))),

@@ -42,6 +42,8 @@ FRAMEWORKS: tuple[tuple[str, Stacks], ...] = (  # the first that is in the frame
 )
 FIRST_FLASH2 = 2023  # arXiv:2307.08691
 NEW_CUDNN = 2026
+TORCHS_CUDNN = 2026  # torch 2.11 (ndparallel/planner/software.py); before, torch called FlashAttention 2
+OF_TORCH = "pytorch|deepspeed|accelerate"  # stacks whose attention torch chooses
 RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn", "attention": "core_attn"} | {
     module: module for module in MODULES
 }
@@ -88,9 +90,11 @@ def assumed_year(framework: str, flash: bool | None) -> int:
     return year_in(framework) or (FIRST_FLASH2 - 1 if flash is False else FIRST_FLASH2 + 2)
 
 
-def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
-    """Return the attention kernel of the software's year, unless the run states that attention was fused
-    or was not."""
+def attention_kernel(stack: str, used: str, flash: bool | None, year: int | None) -> str:
+    """Return the attention kernel of the stack in the software's year, unless the run states that attention
+    was fused or was not."""
+    if used == "cudnn" and re.match(OF_TORCH, stack) and (year or 0) < TORCHS_CUDNN:
+        used = "flash2"
     if flash is False or (flash is None and used == "unfused"):
         return "unfused"
     if year and year < FIRST_FLASH2:

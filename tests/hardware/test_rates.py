@@ -7,7 +7,7 @@ for 15,872 tokens, in ms, on a B300 of 1,100 W and an H200 NVL: the kernels alon
 import pytest
 
 from gpu import Operation
-from ndparallel.hardware.accelerator import data_sheets
+from ndparallel.hardware.accelerator import data_sheets, preset_of
 from ndparallel.hardware.dtypes import checked_peaks
 from ndparallel.planner.number_types import NUMBER_TYPES
 from tests.support.accelerators import accelerator
@@ -79,6 +79,13 @@ def test_attention_is_as_fast_as_published_at_each_length(gpu, kernel, width, tf
     for length, rate in tflops.items():
         operation = Operation("attention", kernel, (1, length, width), "bfloat16", 1.0)
         assert accelerator(gpu).rate(operation) == pytest.approx(rate * 1e12, rel=tolerance)
+
+
+@pytest.mark.parametrize("name", ["l40", "l40s", "l4", "rtx-4090"])
+def test_ada_has_the_attention_of_ampere_and_no_kernel_of_hoppers(name):
+    ada = preset_of(name).attention_fractions
+    assert ada == preset_of("a100-80").attention_fractions != preset_of("h100").attention_fractions
+    assert ada["cudnn forward"] == ada["flash2 forward"]
 
 
 def test_attention_between_two_measured_lengths_lies_between_their_rates():

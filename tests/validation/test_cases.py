@@ -181,19 +181,30 @@ def test_recomputation_in_the_words_of_sources(words, kind):
 
 
 @pytest.mark.parametrize(
-    ("used", "flash", "year", "kernel"),
+    ("stack", "used", "flash", "year", "kernel"),
     [
-        ("unfused", True, 2022, "flash1"),  # FlashAttention 2 is of July 2023
-        ("unfused", True, 2024, "flash2"),
-        ("flash2", True, 2022, "flash1"),
-        ("flash1", None, 2024, "flash2"),
-        ("cudnn", True, 2025, "cudnn"),
-        ("cudnn", False, 2025, "unfused"),
-        ("unfused", None, 2021, "unfused"),
+        ("megatron-2022", "unfused", True, 2022, "flash1"),  # FlashAttention 2 is of July 2023
+        ("megatron-2022", "unfused", True, 2024, "flash2"),
+        ("torchtitan", "flash2", True, 2022, "flash1"),
+        ("fsdp-2023", "flash1", None, 2024, "flash2"),
+        ("megatron-core", "cudnn", True, 2025, "cudnn"),
+        ("megatron-core", "cudnn", False, 2025, "unfused"),
+        ("megatron-2021", "unfused", None, 2021, "unfused"),
+        ("pytorch", "cudnn", True, 2025, "flash2"),  # torch 2.11, which calls cuDNN, is of March 2026
+        ("accelerate", "cudnn", None, None, "flash2"),
+        ("deepspeed", "cudnn", True, 2022, "flash1"),
+        ("pytorch", "cudnn", True, 2026, "cudnn-2026"),
     ],
 )
-def test_attention_is_the_kernel_of_its_year(used, flash, year, kernel):
-    assert attention_kernel(used, flash, year) == kernel
+def test_attention_is_the_kernel_of_its_year(stack, used, flash, year, kernel):
+    assert attention_kernel(stack, used, flash, year) == kernel
+
+
+def test_torch_calls_cudnn_unless_its_wheels_bring_an_older_one():
+    kernels = {name: STACKS[name].attention for name in ("pytorch", "deepspeed", "accelerate", "torchtitan")}
+    assert kernels.pop("torchtitan") == "flash2" and {*kernels.values()} == {"cudnn"}
+    run = RUNS["kempner_mfu_01"]
+    assert run["software"]["framework"].endswith("2026") and express(run).job.stack.attention == "flash2"
 
 
 @pytest.mark.parametrize(("words", "layers"), [
