@@ -2,8 +2,9 @@
 
 Idea   A kernel is a name, a type of number, a shape and something to run. Shapes are those of training:
        products of tokens with weights, causal attention of one batch.
-Limit  torch's eager kernels; of compiled ones and of CUDA graphs the launches alone. Written for CPUs and
-       GPUs, and tried on CPUs alone: types of 8 bits and graphs, which take a GPU, were never run.
+       On a GPU matmuls and attention run from a CUDA graph: their seconds are the device's alone, however
+       long the host takes to launch them.
+Limit  torch's eager kernels; of compiled ones the launches alone.
 
 Glossary
     matmul      forward and both gradients of a linear layer; "matmul forward" is the first of them
@@ -19,16 +20,18 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ndparallel.base.errors import UserError
-from ndparallel.calibration.timing import Clock, Run
+from ndparallel.calibration.timing import Clock, Repeated, Run, Sampler, Windows, repetitions
 
 HEADS = 8
 ROW = 512  # elements that a norm norms
 CHAIN = 50  # multiplications of a launch kernel
 TINY = 16  # rows and columns of the matrices of such a chain
+RECORDED = ("matmul", "attention")  # kinds that a GPU runs from a CUDA graph
+RECORDED_SECONDS = 1e-3  # of runs in one CUDA graph: long beside the launch of it
 FIRST_WITH_FP8 = (8, 9)  # compute capability: Ada, and Hopper after it
 CPU_SHAPES = (
     (256, 64, 64),
@@ -59,14 +62,17 @@ class Sizes(NamedTuple):
     dtypes: tuple[str, ...]
     matmuls: tuple[tuple[int, int, int], ...]
     lengths: tuple[int, ...]
-    width: int
+    tokens: int  # of all sequences of attention together; at least one sequence
+    width: int  # of a head, of attention and of the steps that are measured
     elements: int  # of an activation
     parameters: int
 
 
 SIZES = {
-    "cpu": Sizes(("float32", "bfloat16"), CPU_SHAPES, (128, 256, 512, 1024), 64, 2**19, 2**20),
-    "cuda": Sizes(("bfloat16", "float32"), GPU_SHAPES, (512, 1024, 2048, 4096, 8192), 128, 2**26, 2**26),
+    "cpu": Sizes(("float32", "bfloat16"), CPU_SHAPES, (128, 256, 512, 1024), 1, 64, 2**19, 2**20),
+    "cuda": Sizes(
+        ("bfloat16", "float32"), GPU_SHAPES, (512, 1024, 2048, 4096, 8192), 2**14, 128, 2**26, 2**26
+    ),
 }
 
 
@@ -113,7 +119,7 @@ def kernels(torch: Any, sizes: Sizes) -> dict[Kernel, Run]:
         for shape in sizes.matmuls:
             found[Kernel("matmul", each, shape)] = matmul(torch, device, each, shape)
     for length in sizes.lengths:
-        batch = (1, HEADS, length, sizes.width)
+        batch = (max(1, sizes.tokens // length), HEADS, length, sizes.width)
         for kind, run in attention(torch, device, dtype, batch):
             found[Kernel(kind, dtype, batch)] = run
     for kind, run in element_by_element(torch, device, dtype, sizes.elements):
@@ -138,6 +144,27 @@ def more_kernels(torch: Any, sizes: Sizes, compiled: bool) -> dict[Kernel, Run]:
     if device == "cuda":
         modes["graph"] = in_graph(torch, chain)
     return found | {Kernel(f"launch {mode}", dtype, (CHAIN,)): run for mode, run in modes.items()}
+
+
+def kernel_samplers(
+    torch: Any, runs: Mapping[Kernel, Run], windows: Windows, clock: Clock
+) -> dict[Kernel, Sampler]:
+    """Return a sampler of each kernel; on a GPU matmuls and attention are recorded."""
+    if device_of(torch) == "cpu":
+        return {kernel: Repeated(run, windows, clock) for kernel, run in runs.items()}
+    launches(torch, "cuda", "float32")()  # autograd's thread takes the GPU, which cuBLAS would warn about
+    pool = torch.cuda.graph_pool_handle()  # graphs that never run together share what they compute
+    return {
+        kernel: recorded(torch, run, windows, clock, pool)
+        if kernel.kind.startswith(RECORDED)
+        else Repeated(run, windows, clock)
+        for kernel, run in runs.items()
+    }
+
+
+def recorded(torch: Any, run: Run, windows: Windows, clock: Clock, pool: Any) -> Sampler:
+    times = repetitions(run, RECORDED_SECONDS, clock)
+    return Repeated(in_graph(torch, run, times, pool), windows, clock, times)
 
 
 def drawn(torch: Any, device: str, dtype: str, *shape: int, gradient: bool = False) -> Any:
@@ -214,11 +241,12 @@ def tiny_matmuls(torch: Any, device: str, dtype: str) -> Run:
     return chain
 
 
-def in_graph(torch: Any, run: Run) -> Run:
-    """Record what a run launches, and return what launches all of it at once."""
+def in_graph(torch: Any, run: Run, times: int = 1, pool: Any = None) -> Run:
+    """Record what so many runs launch, and return what launches all of it at once."""
     run()  # makes what cannot be made while a graph is recorded
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
+    with torch.cuda.graph(graph, pool=pool):
+        for _ in range(times):
+            run()
     return graph.replay

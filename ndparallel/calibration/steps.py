@@ -4,8 +4,10 @@ Idea   The steps are those of the scripts in in_pytorch/, whose loops run as the
        measured in turn, in the same rounds, and between processes collectives too; the planner prices its
        list of PyTorch's eager layers on the hardware that they make, and the two are set side by side.
        Nothing is fitted to a step.
-Limit  Tried on CPUs, with gloo. Processes that share a CPU's cores, caches and memory are not what the
-       planner's formulas are about: of several on gloo the error is printed, and nothing is promised.
+       Or hardware is named, and its figures predict the steps: then no kernel is measured.
+Limit  Tried on CPUs, with gloo, and on one GPU. Processes that share a CPU's cores, caches and memory are
+       not what the planner's formulas are about: of several on gloo the error is printed, and nothing is
+       promised.
 
 Glossary
     twin    a strategy of a script in in_pytorch/, and the plan that stands for it
@@ -21,7 +23,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.functions import load_module
-from ndparallel.calibration.kernels import Kernel, Sizes, device_of
+from ndparallel.calibration.kernels import SIZES, Kernel, Sizes, device_of
 from ndparallel.calibration.links import (
     MeasuredTransfer,
     fitted_links,
@@ -41,7 +43,7 @@ from ndparallel.planner.software import find_stack
 from ndparallel.planner.stack import Stack
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "in_pytorch"
-HEAD, VOCABULARY = 64, 256
+VOCABULARY = 256
 WARM, STEPS = 1, 3  # steps of a sample: the first ones, and those of which the least counts
 
 
@@ -78,6 +80,7 @@ class StepCase:
     batch: int
     twin: StepTwin = SINGLE
     ranks: int = 1
+    head: int = SIZES["cpu"].width
 
     def __str__(self) -> str:
         model = f"{self.layers} x {self.hidden}, {self.batch} x {self.sequence}"
@@ -86,7 +89,7 @@ class StepCase:
     @property
     def sizes(self) -> dict[str, Any]:
         """The model's sizes, by the names that model.py and the planner share; each tp rank has a KV head."""
-        heads = self.hidden // HEAD
+        heads = self.hidden // self.head
         return {
             "layers": self.layers,
             "hidden": self.hidden,
@@ -115,7 +118,7 @@ GRIDS = {
         StepCase(1, 512, 1024, 1),
     ),
     "cuda": tuple(
-        StepCase(4, hidden, sequence, 16384 // sequence)
+        StepCase(4, hidden, sequence, SIZES["cuda"].tokens // sequence, head=SIZES["cuda"].width)
         for hidden in (1024, 2048, 4096)
         for sequence in (512, 2048, 8192)
     ),
@@ -128,7 +131,8 @@ def grid(device: str, ranks: int) -> tuple[StepCase, ...]:
     """Return the steps of so many processes; of tensor parallelism those whose heads they divide."""
     if ranks == 1:
         return GRIDS[device]
-    cases = [StepCase(*sizes, ranks, twin, ranks) for twin in TWINS for sizes in SEVERAL[device]]
+    head = SIZES[device].width
+    cases = [StepCase(*sizes, ranks, twin, ranks, head) for twin in TWINS for sizes in SEVERAL[device]]
     return tuple(case for case in cases if case.sizes["heads"] % case.degrees.get("tp", 1) == 0)
 
 
@@ -215,9 +219,12 @@ def steps(torch: Any, sizes: Sizes, clock: Clock) -> dict[StepCase, Sampler]:
 # ------------------------------------------------------------------------------------------------- predicted
 
 
-def step_rows(machine: ThisMachine, samples: Mapping[Any, list[float]]) -> list[StepRow]:
-    """Set every step beside its prediction from the kernels and collectives of the same rounds."""
-    hardware, stack = hardware_here(machine, samples), eager_stack(samples)
+def step_rows(
+    machine: ThisMachine, samples: Mapping[Any, list[float]], hardware: Accelerator | None = None
+) -> list[StepRow]:
+    """Set every step beside its prediction, from the kernels and collectives of the same rounds, or from
+    hardware that was named."""
+    hardware, stack = hardware or hardware_here(machine, samples), eager_stack(machine)
     return [
         StepRow(str(case), median(found), spread(found), predicted(case, hardware, stack))
         for case, found in of_kind(samples, StepCase).items()
@@ -231,10 +238,10 @@ def hardware_here(machine: ThisMachine, samples: Mapping[Any, list[float]]) -> A
     return accelerator(str(table.pop("name")), table)
 
 
-def eager_stack(samples: Mapping[Any, list[float]]) -> Stack:
-    """Return PyTorch's eager software as the twins use it: all in the type of number that was measured first,
+def eager_stack(machine: ThisMachine) -> Stack:
+    """Return PyTorch's eager software as the twins use it: all in the type of number of a device's training,
     gradients are not clipped, and plans gather once for q, k and v, cut the table, and keep logits cut."""
-    dtype = next(iter(of_kind(samples, Kernel))).dtype
+    dtype = SIZES[machine.device].dtypes[0]
     return replace(
         find_stack("pytorch"),
         dtype=dtype,
@@ -247,17 +254,21 @@ def eager_stack(samples: Mapping[Any, list[float]]) -> Stack:
 
 
 def predicted(case: StepCase, hardware: Accelerator, stack: Stack) -> float:
-    shape = ModelShape(str(case), head_dim=HEAD, **case.sizes)
+    shape = ModelShape(str(case), head_dim=case.head, **case.sizes)
     job = TrainingJob(shape, hardware, replace(stack, **case.twin.software), case.sequence, case.batch)
     return predict(job, case.plan).seconds
 
 
 def as_runs(
-    measured: list[StepRow], machine: ThisMachine, samples: Mapping[Any, list[float]], ranks: int = 1
+    measured: list[StepRow],
+    machine: ThisMachine,
+    samples: Mapping[Any, list[float]],
+    ranks: int = 1,
+    hardware: Accelerator | None = None,
 ) -> list[dict[str, Any]]:
     """Return the steps in the format of measured runs, for `ndparallel validate --cases`."""
-    cases = {str(case): case for case in grid("cuda" if machine.is_gpu else "cpu", ranks)}
-    hardware = hardware_here(machine, samples)
+    cases = {str(case): case for case in grid(machine.device, ranks)}
+    hardware = hardware or hardware_here(machine, samples)
     figures = {
         "gpu": machine.description,
         "peak_bf16_tflops": hardware.peak("bf16") / 1e12,

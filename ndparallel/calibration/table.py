@@ -41,6 +41,10 @@ class ThisMachine:
     description: str = ""
     is_gpu: bool = False
 
+    @property
+    def device(self) -> str:
+        return "cuda" if self.is_gpu else "cpu"
+
 
 class FittedLink(NamedTuple):
     latency_seconds: float

@@ -60,14 +60,17 @@ class Windows(NamedTuple):
 
 class Repeated:
     """A sampler of what is short: the mean seconds of a run in the quickest of its windows. The first sample
-    counts how many runs a window has."""
+    counts how many calls a window has; a call may be several runs."""
 
-    def __init__(self, run: Run, windows: Windows, clock: Clock) -> None:
-        self.run, self.windows, self.clock, self.times = run, windows, clock, 0
+    def __init__(self, call: Run, windows: Windows, clock: Clock, runs: int = 1) -> None:
+        self.call, self.windows, self.clock, self.runs, self.times = call, windows, clock, runs, 0
 
     def __call__(self) -> float:
-        self.times = self.times or repetitions(self.run, self.windows.seconds, self.clock)
-        return min(mean_seconds(self.run, self.times, self.clock) for _ in range(self.windows.number))
+        self.times = self.times or repetitions(self.call, self.windows.seconds, self.clock)
+        return (
+            min(mean_seconds(self.call, self.times, self.clock) for _ in range(self.windows.number))
+            / self.runs
+        )
 
 
 class Core:
@@ -175,14 +178,14 @@ def spread(samples: list[float]) -> float:
     return float((high - low) / median(samples))
 
 
-def check_spread(samples: Mapping[Any, list[float]]) -> None:
-    """Raise UserError where measurements of one thing differ too much from one another."""
+def check_spread(samples: Mapping[Any, list[float]], or_else: str = "") -> None:
+    """Raise UserError where measurements of one thing differ too much from one another; `or_else` is what may
+    help beside the usual."""
     spreads = {name: spread(found) for name, found in samples.items()}
     name, largest = max(spreads.items(), key=lambda one: one[1])
     if largest > MOST_SPREAD:
         raise UserError(
             f"repeated measurements of {name} spread by {largest:.0%} of their median, and at most "
             f"{MOST_SPREAD:.0%} are a calibration: something else runs on this machine, or its clock "
-            "frequency changes. Stop it and try again, measure longer (without --quick), or count CPU "
-            "seconds (--cpu-time)."
+            f"frequency changes. Stop it and try again, or measure longer (without --quick){or_else}."
         )

@@ -28,6 +28,7 @@ from ndparallel.calibration.kernels import (
     clock_of,
     device_of,
     has_compiler,
+    kernel_samplers,
     kernels,
     load_torch,
     more_kernels,
@@ -38,7 +39,6 @@ from ndparallel.calibration.timing import (
     Budget,
     Clock,
     Core,
-    Repeated,
     Sampler,
     Windows,
     check_spread,
@@ -59,7 +59,7 @@ class Effort(NamedTuple):
 
 
 FULL, QUICK = Effort(150, 15, Windows(5, 0.02), True), Effort(15, 5, Windows(3, 0.01), False)
-NOT_TRIED = "on a GPU nothing of this was tried before"
+NOT_TRIED = "kernels from CUDA graphs, and NCCL, were not tried on a GPU before"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,8 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     effort = QUICK if arguments.quick else FULL
     path = arguments.out or machine.default_path(arguments.name)
     check_writable(path if links.is_first() else None)
-    budget = Budget(effort.seconds)
     torch = load_torch()
+    budget = Budget(effort.seconds)
     set_threads(torch, arguments.threads)
     keep_freed_memory()
     with links.measuring(torch, budget) as announce:
@@ -111,9 +111,10 @@ def measured_samples(
     samples = measure_in_turn(samplers(torch, effort, clock, core), effort.rounds, budget, announce)
 
     def check() -> None:
-        if not cpu_time and device_of(torch) == "cpu":
+        on_wall = not cpu_time and device_of(torch) == "cpu"
+        if on_wall:
             core.check()
-        check_spread(samples)
+        check_spread(samples, ", or count CPU seconds (--cpu-time)" if on_wall else "")
 
     links.refuse_together(torch, check)
     return samples
@@ -135,7 +136,8 @@ def samplers(torch: Any, effort: Effort, clock: Clock, core: Core) -> dict[Any, 
     sizes = SIZES[device_of(torch)]
     runs = kernels(torch, sizes) | more_kernels(torch, sizes, effort.compiles and has_compiler())
     found: dict[Any, Sampler] = {
-        key: core.watching(Repeated(run, effort.windows, clock)) for key, run in runs.items()
+        key: core.watching(sampler)
+        for key, sampler in kernel_samplers(torch, runs, effort.windows, clock).items()
     }
     return found | links.transfers(torch, effort.windows, clock_of(torch, False))
 

@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--here", action="store_true", help="train small steps on this machine, and predict them"
     )
+    parser.add_argument(
+        "--hardware",
+        metavar="NAME|FILE",
+        help="predict from this hardware, with --here (default: from kernels that are measured too)",
+    )
     parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds, with --here")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the runs for --cases, with --here")
     parser.add_argument("--write-errors", action="store_true", help="renew what error bars are made of")
@@ -81,8 +86,8 @@ def write_errors(runs: list[dict], results: list[Result]) -> None:
 
 def refuse_contradictions(arguments: argparse.Namespace) -> None:
     """Raise UserError for options that would be ignored."""
-    if not arguments.here and (arguments.save or arguments.cpu_time):
-        raise UserError("--save and --cpu-time say how this machine is measured: give --here too.")
+    if not arguments.here and (arguments.save or arguments.cpu_time or arguments.hardware):
+        raise UserError("--hardware, --save and --cpu-time are of steps on this machine: give --here too.")
     if arguments.here and (arguments.cases or arguments.runs or arguments.write_errors):
         raise UserError("--here measures runs of its own: leave --cases, --runs and --write-errors out.")
     if arguments.write_errors and (arguments.cases or arguments.runs or arguments.json):

@@ -288,6 +288,9 @@ def test_without_torch_one_sentence_says_how_to_get_it(command, capsys):
         (["--here", "--cases", "x.json"], "leave --cases, --runs and --write-errors out"),
         (["--here", "--write-errors"], "leave --cases, --runs and --write-errors out"),
         (["--write-errors", "--cases", "x.json"], "give it alone"),
+        (["--hardware", "h200"], "give --here too"),
+        (["--here", "--hardware", "pocket"], "--hardware pocket is the lessons' own"),
+        (["--here", "--hardware", "h201"], "unknown hardware 'h201'"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(options, says, capsys):

@@ -1,5 +1,5 @@
 """What only a GPU or several processes take of calibration, called on a torch that records and computes
-nothing: not tried on a GPU."""
+nothing."""
 
 from types import SimpleNamespace
 
@@ -7,9 +7,18 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.calibration import links
-from ndparallel.calibration.kernels import CHAIN, SIZES, Kernel, clock_of, in_graph, kernels, more_kernels
+from ndparallel.calibration.kernels import (
+    CHAIN,
+    SIZES,
+    Kernel,
+    clock_of,
+    in_graph,
+    kernel_samplers,
+    kernels,
+    more_kernels,
+)
 from ndparallel.calibration.links import BYTES, MeasuredTransfer, fitted_links, slowdown
-from ndparallel.calibration.timing import Budget
+from ndparallel.calibration.timing import Budget, Windows
 
 ANSWERS = {"cuda.is_available": True, "cuda.get_device_capability": (9, 0)}
 
@@ -36,6 +45,9 @@ class FakeTorch:
 
     def __matmul__(self, other):
         self.calls.append(("matmul",))
+        return self
+
+    def __mul__(self, other):
         return self
 
     def names(self) -> list[str]:
@@ -110,6 +122,45 @@ def test_a_graph_records_the_whole_chain_after_it_ran_once_and_is_replayed():
     assert "cuda.synchronize" in names[:begin]
     replay()
     assert torch.names()[-1] == "cuda.CUDAGraph.replay"
+
+
+ON_HOST, ON_DEVICE = 1e-4, 2e-5  # seconds of a run: as the host launches it, and from a graph
+
+
+class FakeKernel:
+    """Takes the host's seconds, and none while a graph records it; a replay takes the device's for each."""
+
+    def __init__(self, torch: FakeTorch) -> None:
+        self.torch = torch
+
+    def __call__(self) -> None:
+        self.torch.calls.append(("run",))
+
+    def now(self) -> float:
+        seconds, recorded, recording = 0.0, 0, False
+        for name in self.torch.names():
+            recording = name == "cuda.graph begins" or (recording and name != "cuda.graph ends")
+            recorded += recording and name == "run"
+            seconds += ON_HOST * (name == "run" and not recording)
+            seconds += ON_DEVICE * recorded * (name == "cuda.CUDAGraph.replay")
+        return seconds
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"), [("matmul", ON_DEVICE), ("attention both", ON_DEVICE), ("launch", ON_HOST)]
+)
+def test_a_gpus_short_kernels_count_without_their_launches(kind, seconds):
+    torch = FakeTorch()
+    kernel, run = Kernel(kind, "bfloat16", (1, 1, 1)), FakeKernel(torch)
+    (sampler,) = kernel_samplers(torch, {kernel: run}, Windows(2, 1e-3), run.now).values()
+    assert sampler() == pytest.approx(seconds)
+
+
+def test_the_first_kernel_of_a_gpu_is_a_launch_in_autograds_thread():
+    """cuBLAS warns where it is the first there."""
+    torch = FakeTorch()
+    kernel_samplers(torch, {}, Windows(1, 1.0), lambda: 0.0)
+    assert torch.names().index("autograd.grad") < torch.names().index("cuda.graph_pool_handle")
 
 
 @pytest.mark.parametrize(("capability", "has_fp8"), [((8, 0), False), ((8, 9), True), ((9, 0), True)])

@@ -51,6 +51,11 @@ def test_everything_is_measured_once_in_every_round_and_what_is_short_often():
     assert [words.split(",")[0] for words in order[2:]] == ["slow", "quick"] * 3
 
 
+def test_a_call_that_is_several_runs_counts_as_so_many():
+    clock = Clock()
+    assert Repeated(clock.runs(repeat(1.0)), Windows(1, 2.0), clock, runs=8)() == pytest.approx(0.125)
+
+
 def test_a_machine_that_drifts_drifts_under_all_that_is_measured():
     clock = Clock()
     speed = (1.0 + number / 100 for number in count())  # ever slower

@@ -17,13 +17,13 @@ from ndparallel.base.errors import UserError
 from ndparallel.calibration import steps
 from ndparallel.calibration.kernels import CHAIN, HEADS, ROW, SIZES, Kernel, Sizes, kernels
 from ndparallel.calibration.links import BYTES, MAKERS, MeasuredTransfer, transfers
-from ndparallel.calibration.steps import GRIDS, HEAD, grid
+from ndparallel.calibration.steps import GRIDS, grid
 from ndparallel.calibration.table import ARRAYS, flops
 from ndparallel.calibration.timing import Windows
 from ndparallel.hardware.matmul_efficiency import TILE
 
 RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text("utf-8"))
-SMALL = Sizes(("float32", "float64"), ((8, 4, 2), (16, 32, 8)), (8, 16), 4, 1024, 64)
+SMALL = Sizes(("float32", "float64"), ((8, 4, 2), (16, 32, 8)), (8, 16), 16, 4, 1024, 64)
 
 
 class Array(np.ndarray):
@@ -153,7 +153,8 @@ def test_a_matmul_runs_the_three_products_whose_flops_are_its_rate():
 
 def test_attention_runs_forward_alone_and_with_its_backward_pass():
     for kernel, ran in done("attention forward"):
-        assert ran == {"flops": flops(kernel)} and kernel.shape[:2] == (1, HEADS)
+        batch, heads, length, _ = kernel.shape
+        assert ran == {"flops": flops(kernel)} and (batch * length, heads) == (SMALL.tokens, HEADS)
     for kernel, ran in done("attention both"):
         assert ran["backward"] == 1 and ran["flops"] == 3 * flops(kernel)
 
@@ -279,7 +280,7 @@ def test_the_products_beside_the_largest_all_reduce_take_twice_as_long(two_nodes
 def test_the_sizes_of_a_step_fill_its_heads_its_ranks_and_its_plan(device, ranks):
     for case in grid(device, ranks):
         sizes, plan = case.sizes, case.plan
-        assert sizes["heads"] * HEAD == case.hidden and sizes["ffn"] * 4 == case.hidden * 11
+        assert sizes["heads"] * case.head == case.hidden and sizes["ffn"] * 4 == case.hidden * 11
         assert sizes["heads"] % sizes["kv_heads"] == 0 == sizes["kv_heads"] % plan.tp
         assert plan.gpus == ranks and plan.dp * plan.micro_batch == case.batch
     assert {case.twin.axis for case in grid(device, ranks)} >= {"dp"}
@@ -300,5 +301,5 @@ def test_a_script_is_loaded_once_by_a_name_that_no_lesson_has(tmp_path, monkeypa
 def test_a_gpu_is_measured_with_whole_tiles():
     """What is none leaves multiprocessors idle (ndparallel/hardware/matmul_efficiency.py)."""
     sizes = SIZES["cuda"]
-    numbers = [*chain(*sizes.matmuls), *sizes.lengths, sizes.width]
+    numbers = [*chain(*sizes.matmuls), *sizes.lengths, sizes.width, sizes.tokens]
     assert {number % TILE[0] for number in numbers} == {0} and sizes.elements % ROW == 0

@@ -4,15 +4,17 @@ from typing import Any
 
 import pytest
 
-from ndparallel.calibration.kernels import SIZES, Sizes, clock_of, kernels, load_torch
-from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, script, step_rows, steps
+from ndparallel.calibration.kernels import SIZES, Sizes, load_torch
+from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, script, step_rows
 from ndparallel.calibration.table import ThisMachine
-from ndparallel.calibration.timing import Budget, Repeated, Sampler, Windows, measure_in_turn
+from ndparallel.calibration.timing import Budget, Windows, measure_in_turn
+from ndparallel.commands import validate_here
+from ndparallel.hardware.accelerator import preset_of
 from tests.in_pytorch import needs_torch
 
 pytestmark = needs_torch
 
-SMALL = Sizes(("float32", "bfloat16"), ((8, 16, 16), (16, 32, 32)), (16, 32), 16, 1024, 1024)
+SMALL = Sizes(("float32", "bfloat16"), ((8, 16, 16), (16, 32, 32)), (16, 32), 32, 16, 1024, 1024)
 MACHINE = ThisMachine("here", 2**30)
 
 
@@ -25,11 +27,8 @@ def torch() -> Any:
 def test_what_a_device_measures_makes_hardware_and_predicts_a_step(torch, monkeypatch):
     monkeypatch.setitem(SIZES, "cpu", SMALL)
     monkeypatch.setitem(GRIDS, "cpu", (StepCase(1, 64, 16, 1),))
-    clock = clock_of(torch, cpu_time=False)
-    samplers: dict[Any, Sampler] = {
-        key: Repeated(run, Windows(1, 0.0), clock) for key, run in kernels(torch, SMALL).items()
-    }
-    in_turn = samplers | steps(torch, SMALL, clock)
+    monkeypatch.setattr(validate_here, "WINDOWS", Windows(1, 0.0))
+    in_turn = validate_here.samplers(torch, cpu_time=False, steps_alone=False)
     samples = measure_in_turn(in_turn, 3, Budget(300), lambda words: None)
     hardware = hardware_here(MACHINE, samples)
     assert (
@@ -37,6 +36,16 @@ def test_what_a_device_measures_makes_hardware_and_predicts_a_step(torch, monkey
     )
     (row,) = step_rows(MACHINE, samples)
     assert row.measured_seconds > 0 and row.predicted_seconds > 0
+
+
+def test_where_hardware_is_named_steps_alone_are_measured(torch, monkeypatch):
+    monkeypatch.setitem(GRIDS, "cpu", (StepCase(1, 64, 16, 1),))
+    in_turn = validate_here.samplers(torch, cpu_time=False, steps_alone=True)
+    assert [*in_turn] == [*GRIDS["cpu"]]
+    samples = measure_in_turn(in_turn, 3, Budget(300), lambda words: None)
+    rows = [step_rows(MACHINE, samples, preset_of(name))[0] for name in ("a100-80", "h100")]
+    assert rows[0].measured_seconds == rows[1].measured_seconds
+    assert rows[0].predicted_seconds > rows[1].predicted_seconds > 0
 
 
 def test_a_step_trains_the_model_that_is_predicted(torch):
