@@ -261,7 +261,7 @@ def test_advise_and_a_search_leave_the_same_memory_free_and_find_the_same_plan(c
 
 
 def test_advise_prints_the_commands_of_both_plans_on_the_software_that_its_guides_switched(capsys):
-    out = printed(capsys, "advise", "--model", "qwen3-235b-a22b", "--gpus", "256", "--global-batch", "2048")
+    out = printed(capsys, "advise", "--model", "qwen3-30b-a3b", "--gpus", "16", "--global-batch", "64")
     commands = [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("ndparallel plan")]
     assert len(commands) == 2
     for command, head in zip(commands, ("their plan", "the best plan")):

@@ -54,7 +54,8 @@ def test_the_parts_of_a_step_add_up_and_none_is_negative():
 
 def test_no_part_of_a_published_run_is_negative():
     """Of ranks that are alike none waits for another: sums in another order left -1e-16 s of bubble."""
-    for run in map(express, read_cases()):
+    one_of_each = {run["family"]: run for run in read_cases()}.values()
+    for run in map(express, one_of_each):
         assert min(time_step(run.job, run.plan).breakdown.values()) >= 0, run
 
 
@@ -223,7 +224,8 @@ def test_a_plans_picture_tells_the_halves_of_the_backward_pass_apart(stack):
     """Zero bubble (2401.10241) puts weights' gradients where ranks would wait; 1F1B has whole passes."""
     drawn = {}
     for schedule in ("1f1b", "zb-h1"):
-        found = predict(job(stack=find_stack(stack)), Plan(pp=4, dp=2, schedule=schedule, zero=1))
+        few = job(stack=find_stack(stack), global_batch=16)
+        found = predict(few, Plan(pp=4, dp=2, schedule=schedule, zero=1))
         drawn[schedule] = {span.activity for span in timeline_of(found).lanes[0].spans}
     assert {"forward", "backward"} <= drawn["1f1b"] and not {"input", "weight"} & drawn["1f1b"]
     assert {"forward", "input", "weight"} <= drawn["zb-h1"] and "backward" not in drawn["zb-h1"]
