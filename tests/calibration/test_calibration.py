@@ -4,6 +4,7 @@ import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from ndparallel.calibration.kernels import Kernel, has_compiler
 from ndparallel.calibration.links import BYTES, MeasuredTransfer
 from ndparallel.calibration.steps import GRIDS, as_runs, grid, hardware_here, step_rows
 from ndparallel.calibration.table import FittedLink, ThisMachine, fitted_link, flops, hardware_table, measured
+from ndparallel.commands import calibrate
 from ndparallel.commands.calibrate import set_threads, show
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import Accelerator, accelerator, find_hardware
@@ -303,6 +305,21 @@ def test_processes_that_wait_for_one_another_have_no_cpu_time(monkeypatch, capsy
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["validate", "--here", "--cpu-time"]) == 2
     assert "leave out --cpu-time" in capsys.readouterr().err
+
+
+def test_the_seconds_of_a_calibration_begin_when_torch_is_imported(monkeypatch, tmp_path):
+    """On a cold disk the import alone takes as long as a quick calibration may."""
+    order: list[str] = []
+
+    def begin(seconds: float) -> None:
+        order.append("seconds")
+        raise UserError("enough")
+
+    monkeypatch.setattr(calibrate, "load_torch", lambda: order.append("torch"))
+    monkeypatch.setattr(calibrate, "Budget", begin)
+    with pytest.raises(UserError, match="enough"):
+        calibrate.run(SimpleNamespace(quick=True, out=tmp_path / "here.json", name="here"))  # type: ignore[arg-type]
+    assert order == ["torch", "seconds"]
 
 
 def test_compiled_launches_are_left_out_where_there_is_no_compiler(monkeypatch, tmp_path):

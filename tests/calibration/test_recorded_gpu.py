@@ -21,7 +21,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def rows() -> list[StepRow]:
-    """The recorded steps, predicted from the preset's published figures."""
+    """The recorded steps, predicted from the preset's figures."""
     cases = [
         StepCase(4, hidden, sequence, 16384 // sequence, head=HEAD)
         for hidden in (1024, 2048, 4096)
@@ -40,12 +40,12 @@ def mean_error(found: list[StepRow]) -> float:
     return fmean(abs(row.error) for row in found)
 
 
-def test_an_h200s_steps_are_predicted_from_published_figures_within_4_percent_in_the_mean():
+def test_an_h200s_steps_are_predicted_from_its_preset_within_4_percent_in_the_mean():
     found = rows()
     assert mean_error(found) < 0.04 and max(abs(row.error) for row in found) < 0.08
 
 
-def test_flash_attention_2_would_make_the_longest_sequences_a_sixth_too_slow(monkeypatch):
+def test_flash_attention_2_would_make_the_longest_sequences_a_seventh_too_slow(monkeypatch):
     """torch 2.11 calls cuDNN's attention on this GPU: the kernel alone is changed here."""
     cudnn, eager_stack = rows(), steps.eager_stack
     monkeypatch.setattr(steps, "eager_stack", lambda this: replace(eager_stack(this), attention="flash2"))
