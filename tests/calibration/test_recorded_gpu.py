@@ -13,11 +13,12 @@ from ndparallel.calibration.steps import StepCase, StepRow, step_rows
 from ndparallel.calibration.table import ThisMachine
 from ndparallel.commands.validate_here import cells
 from ndparallel.hardware.accelerator import preset_of
+from ndparallel.model import costs
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_h200.json").read_text("utf-8"))
 H200 = ThisMachine("here", 143771 * 2**20, is_gpu=True)
 HEAD = 64  # of the steps that were recorded
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calibration.md").read_text("utf-8")
 
 
 def rows() -> list[StepRow]:
@@ -54,13 +55,16 @@ def test_flash_attention_2_would_make_the_longest_sequences_a_seventh_too_slow(m
     longest = [row.error for row in flash2 if row.name.endswith("8192")]
     assert len(longest) == 3 and min(longest) > 0.14
     assert max(row.error for row in cudnn if row.name.endswith("8192")) < 0.08
+    assert f"The mean error is {mean_error(cudnn):.1%}." in PAGE
+    assert f"it was {mean_error(flash2):.1%}, and all sequences of 8,192 tokens were too slow" in PAGE
+    assert f"by {min(longest):.0%} to {max(longest):.0%}." in PAGE
 
 
-def seconds(kind: str, dtype: str = "bfloat16") -> dict[tuple[int, ...], float]:
+def seconds(kind: str) -> dict[tuple[int, ...], float]:
     return {
         tuple(one["shape"]): one["seconds"]
         for one in RECORDED["kernels"]
-        if (one["kind"], one["dtype"]) == (kind, dtype)
+        if (one["kind"], one["dtype"]) == (kind, "bfloat16")
     }
 
 
@@ -76,8 +80,20 @@ def test_one_short_sequence_of_attention_takes_as_long_as_its_launch():
 
 
 def test_the_page_shows_the_recorded_steps_as_they_are_predicted_now():
-    lines = (DOCS / "calibration.md").read_text("utf-8").splitlines()
-    shown = [[cell for cell in re.split(r"  +", line) if cell] for line in lines]
+    shown = [[cell for cell in re.split(r"  +", line) if cell] for line in PAGE.splitlines()]
     spread = {run["name"]: run["spread"] for run in RECORDED["runs"]}
     for row in rows():
         assert [*cells(replace(row, spread=spread[row.name]))] in shown
+
+
+def test_the_page_shows_what_kernels_took():
+    attention, products = seconds("attention forward"), seconds("matmul")
+    ((elements,), summed), ((chain,), launched) = (*seconds("sum").items(), *seconds("launch").items())
+    assert f"Attention of one sequence of 1,024 tokens took {attention[1, 8, 1024, 128] * 1e6:.0f} us" in PAGE
+    narrow, wide = (products[4096, size, size] * 1e6 for size in (512, 2048))
+    assert f"took {narrow:.0f} us, and those of 4096 x 2048 x 2048 {wide:.0f} us." in PAGE
+    assert f"moved {3 * 2 * elements / summed / 1e12:.2f} TB/s" in PAGE
+    assert f"{launched / chain * 1e6:.1f} us on this machine's CPU" in PAGE
+    for size, shape in (("4096", (4096,) * 3), ("8192", (8192,) * 3)):
+        priced = 3 * preset_of("h200").seconds(costs.matmul("", *shape, "bfloat16"))
+        assert f"{size} x {size} x {size}" in PAGE and f"{priced / products[shape] - 1:.0%}" in PAGE
