@@ -32,8 +32,8 @@ SHARED_SEQUENCES = {  # but by a ring, in words
 }
 FOLDED = (
     "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over {others}context-parallel ranks too "
-    "(folded expert parallelism, Megatron's with expert tensor parallelism {etp}). Such a plan is priced, "
-    "but the search leaves it out and 4d_combined.py does not run it."
+    "(folded expert parallelism, Megatron's with expert tensor parallelism {etp}). 4d_combined.py does not "
+    "run such a plan."
 )
 
 

@@ -28,7 +28,6 @@ from ndparallel.planner.stack import MODULES
 
 DTYPES = tuple(NUMBER_TYPES)
 DTYPE_SPELLINGS = {"bfloat16": "bf16"}
-FOLDED = "dp not divisible by ep"
 
 
 def check(job: TrainingJob, plan: Plan) -> None:
@@ -44,14 +43,13 @@ def check_model(job: TrainingJob, plan: Plan) -> None:
 
 
 def why_not(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """A sentence for every rule that the plan breaks. Folded expert parallelism can be priced, and is let
-    pass."""
-    return (reason.sentence for reason in violations(job, plan) if reason.rule != FOLDED)
+    """A sentence for every rule that the plan breaks."""
+    return (reason.sentence for reason in violations(job, plan))
 
 
 def is_folded(plan: Plan) -> bool:
-    """Whether ep spreads experts over tp and cp ranks too (Megatron's expert tensor parallelism of 1), which
-    the lessons do not run."""
+    """Whether ep spreads experts over tp and cp ranks too (MoE Parallel Folding, Liu et al. 2504.14960),
+    which the lessons do not run."""
     return plan.dp % plan.ep > 0
 
 
@@ -134,9 +132,10 @@ def expert_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
             "ranks not divisible by ep",
             f"ep={plan.ep} does not divide {whose} are spread over; nearest: {near}.",
         )
-    elif plan.dp % plan.ep:
+    elif job.stack.executed and is_folded(plan):
+        near = near_divisors(plan.dp, plan.ep)
         yield Violation(
-            FOLDED, f"ep={plan.ep} does not divide dp={plan.dp}; nearest: {near_divisors(plan.dp, plan.ep)}."
+            "dp not divisible by ep", f"ep={plan.ep} does not divide dp={plan.dp}; nearest: {near}."
         )
 
 

@@ -20,15 +20,21 @@ import numpy as np
 
 from ndparallel.engines.forking import forks_at_once, map_in_forks
 from ndparallel.launch_flags.frameworks import values_of
+from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import is_folded
+from ndparallel.planner.prediction import time_step
+from ndparallel.search.bounds.lower_bound import least_work
+from ndparallel.search.bounds.plan_table import DEGREES
 from ndparallel.search.pruning import Part, RowGroup, one_part, part_of_lengths
 from ndparallel.search.rows import starts_of
-from ndparallel.search.space import SearchSpace, at, families, layouts, schedules
+from ndparallel.search.space import SearchSpace, at, families, layouts, schedules, some
 
 FEW_PLANS = 500_000  # that are priced before a fork has started and sent its own
 # plans that are priced in the time that the columns of a row take, and a group besides its plans
 PER_ROW, PER_GROUP = 25, 5_000
 MOST_SHARES = 8
+SLOWER = "folded experts, and slower whatever the schedule"
 
 
 @dataclass
@@ -36,8 +42,9 @@ class Candidates:
     """Plans that fit: `families` of rows, and for every plan its row, its group and the least seconds of its
     step."""
 
-    families: list[Plan]
-    starts: np.ndarray  # of each family's rows
+    families: list[Plan] = field(default_factory=list)
+    # of each family's rows, and behind the last one's
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     groups: list[RowGroup] = field(default_factory=list)
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     group: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -70,20 +77,50 @@ class Candidates:
 
 def candidates(space: SearchSpace, executor: Executor | None = None, priced_bytes: float = 0.0) -> Candidates:
     """Enumerate, prune and price: pipelines of different lengths beside one another, by an executor or else
-    in forks. Plans up to `priced_bytes` are priced though they do not fit, and count as rejected."""
+    in forks. Plans up to `priced_bytes` are priced though they do not fit, and count as rejected. Layouts
+    with folded experts come behind all others, and only those that may be as fast."""
     rejected: Counter[str] = Counter()
     space = replace(space, fixed=values_of(space.frameworks) | dict(space.fixed))
+    found = Candidates(rejected=rejected)
     table = layouts(space.job, space.gpus, space.fixed, rejected)
-    all_families = list(families(table, space.job, space.fixed, space.frameworks))
-    found = Candidates(all_families, np.array(starts_of(all_families)), rejected=rejected)
-    work: Callable = partial(part_of_lengths, space, all_families, priced_bytes)
-    plans = loads_by_length(space, all_families)
-    if executor:
-        add(found, one_part(executor.map(work, [[length] for length in plans])))
-    else:
-        add(found, one_part(map_in_forks(work, shares_of(plans, forks_at_once()))))
+    folded = np.asarray(is_folded(Plan(**dict(zip(DEGREES, table.T)))))
+    add_layouts(found, space, table[~folded], priced_bytes, executor)
+    if folded.any():
+        quick = may_take_less(space, table[folded], seconds_of_one(space, found))
+        rejected[SLOWER] += int((~quick).sum())
+        add_layouts(found, space, table[folded][quick], priced_bytes, executor)
     found.rejected = +found.rejected  # without what was counted as 0
     return found
+
+
+def seconds_of_one(space: SearchSpace, found: Candidates) -> float:
+    """The step of the plan that fits and is expected to be the fastest; infinite where none fits."""
+    searched = np.array([RECIPES[group.schedule].is_searched for group in found.groups], dtype=bool)
+    able = np.flatnonzero((found.memory_bytes <= space.memory_bytes) & ~searched[found.group])
+    if not len(able):
+        return np.inf
+    return time_step(space.job, found.plan(able[np.argmin(found.seconds[able])])).seconds
+
+
+def may_take_less(space: SearchSpace, table: np.ndarray, seconds: float) -> np.ndarray:
+    """Which layouts may take at most so long, whatever else their plans say."""
+    names = some(RECIPES, space.fixed, "schedule")
+    pairs = space.job.stack.hides_dispatch or any(RECIPES[name].pairs for name in names)
+    plans = Plan(**dict(zip(DEGREES, table.T)))
+    least = least_work(space.job, [plans, replace(plans, sequence_parallel=True)], pairs)
+    return least.reshape(2, -1).min(axis=0) <= seconds
+
+
+def add_layouts(
+    found: Candidates, space: SearchSpace, table: np.ndarray, priced_bytes: float, executor: Executor | None
+) -> None:
+    every = list(families(table, space.job, space.fixed, space.frameworks))
+    work: Callable = partial(part_of_lengths, space, every, priced_bytes)
+    plans = loads_by_length(space, every)
+    if executor:
+        add(found, every, one_part(executor.map(work, [[length] for length in plans])))
+    else:
+        add(found, every, one_part(map_in_forks(work, shares_of(plans, forks_at_once()))))
 
 
 def loads_by_length(space: SearchSpace, every: list[Plan]) -> dict[int, int]:
@@ -106,10 +143,14 @@ def shares_of(plans: dict[int, int], most: int) -> list[list[int]]:
     return [sorted(share) for share in shares if share]
 
 
-def add(found: Candidates, part: Part) -> None:
-    sizes = [len(rows) for rows in part.rows]
-    found.groups, found.legal = part.groups, part.legal
+def add(found: Candidates, every: list[Plan], part: Part) -> None:
+    """Put the plans of some more families behind those that were found."""
+    before, groups, sizes = found.starts[-1], len(found.groups), [len(rows) for rows in part.rows]
+    found.starts = np.append(found.starts, before + np.array(starts_of(every)[1:], dtype=np.int64))
+    found.families, found.groups = found.families + every, found.groups + part.groups
+    found.legal += part.legal
     found.rejected.update(part.rejected)
-    found.group = np.repeat(np.arange(len(sizes)), sizes)
-    for name in ("rows", "seconds", "memory_bytes"):
+    found.group = np.append(found.group, groups + np.repeat(np.arange(len(sizes)), sizes))
+    found.rows = np.concatenate([found.rows, *(before + rows for rows in part.rows)])
+    for name in ("seconds", "memory_bytes"):
         setattr(found, name, np.concatenate([getattr(found, name), *getattr(part, name)]))

@@ -1,9 +1,9 @@
 """Every legal plan of a job on so many GPUs, and why the others are none.
 
-Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatches divide what a
-       data-parallel rank has. What they break is asked of the rules that `ndparallel plan` itself obeys. Then
-       every word (recompute, zero, sequence parallelism) with every layout, then every schedule with every
-       number of chunks.
+Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides the ranks that experts are spread over,
+       microbatches divide what a data-parallel rank has. What they break is asked of the rules that
+       `ndparallel plan` itself obeys. Then every word (recompute, zero, sequence parallelism) with every
+       layout, then every schedule with every number of chunks.
 Cost   some microseconds for every layout.
 Limit  Left out is what only has another name: ZeRO that shards nothing (but the lowest stage that is asked
        for, and ZeRO-1 and 3 where frameworks ask for them), ZeRO-2 in a pipeline of FSDP, schedules without a
@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, product
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill, divisors
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import reduces_once, violations, why_not
+from ndparallel.planner.legality import reduces_once, spread_over, violations, why_not
 from ndparallel.planner.plan_name import known_modules
 from ndparallel.planner.stack import ordered_modules
 from ndparallel.search.bounds.plan_table import DEGREES
@@ -77,7 +78,7 @@ def layouts(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str]) -
         else:
             rows += [
                 (tp, pp, dp, ep, cp, size)
-                for ep in experts_over(job, dp, fixed)
+                for ep in expert_degrees(job, Plan(tp=tp, dp=dp, cp=cp), fixed)
                 for size in microbatches(job, dp, fixed)
             ]
     return np.array(rows, dtype=np.int64).reshape(-1, len(DEGREES))
@@ -104,10 +105,9 @@ def fixed_values(fixed: Fixed, name: str) -> tuple:
     return fixed[name] if isinstance(fixed[name], tuple) else (fixed[name],)
 
 
-def experts_over(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:
-    experts = job.shape.experts
-    degrees = [ep for ep in divisors(dp) if experts.experts % ep == 0] if experts else [1]
-    return some(degrees, fixed, "ep")
+def expert_degrees(job: TrainingJob, cut: Plan, fixed: Fixed) -> list[int]:
+    experts, (ranks, _) = job.shape.experts, spread_over(job, cut)
+    return some(divisors(gcd(ranks, experts.experts)) if experts else [1], fixed, "ep")
 
 
 def microbatches(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:

@@ -97,7 +97,6 @@ TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
 MAY_LACK = TABLES[3:]
 BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 PRICED = (  # rules that are broken by what was run all the same: an uneven cut is priced as the even one
-    "dp not divisible by ep",
     "experts not divisible by tp",
     "sequence not divisible by tp",
     "sequence not divisible by 2 cp",

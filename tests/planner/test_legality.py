@@ -11,7 +11,6 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import (
-    FOLDED,
     check,
     check_model,
     is_folded,
@@ -90,10 +89,10 @@ def test_experts_that_tp_cuts_are_spread_over_the_ranks_that_tp_leaves():
     """Megatron-Core's world size is a multiple of etp*ep*pp (megatron/core/parallel_state.py)."""
     mixture, folded = replace(LLAMA, shape=find_model("deepseek-v3")), Plan(tp=8, cp=2, dp=4, ep=16)
     cutting = replace(mixture.stack, expert_tp=True)
-    assert broken(folded, mixture) == [FOLDED]
+    assert broken(folded, mixture) == []
     said = "ep=16 does not divide cp*dp = 8, whose ranks experts that tp cuts are spread over; nearest: 8."
     assert sentence(folded, mixture, stack=cutting) == said
-    assert broken(replace(folded, ep=8), mixture, stack=cutting) == [FOLDED], "over cp, and not over tp"
+    assert broken(replace(folded, ep=8), mixture, stack=cutting) == [], "over cp, and not over tp"
 
 
 def test_the_nearest_ep_divides_experts_and_ranks():
@@ -147,10 +146,11 @@ def test_ep_shares_out_experts_over_ranks_of_dp():
     assert broken(Plan(tp=2, cp=2, ep=8), MIXTRAL) == ["ranks not divisible by ep"]
 
 
-def test_ep_that_dp_does_not_hold_is_folded_over_tp_and_cp_and_let_pass():
+def test_ep_that_dp_does_not_hold_is_folded_over_tp_and_cp_but_in_the_lessons():
     folded = Plan(tp=2, cp=2, dp=2, ep=8)
-    assert is_folded(folded) and broken(folded, MIXTRAL) == ["dp not divisible by ep"]
-    assert list(why_not(MIXTRAL, folded)) == []
+    assert is_folded(folded) and broken(folded, MIXTRAL) == []
+    said = "ep=8 does not divide dp=2; nearest: 2."
+    assert list(why_not(replace(MIXTRAL, stack=find_stack("pocket")), folded)) == [said]
     assert not is_folded(Plan(dp=4, ep=2)) and not is_folded(Plan(dp=3))
     assert is_folded(Plan(dp=3, ep=2))
 

@@ -16,11 +16,11 @@ from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import is_folded, violations, why_not
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.search.candidates import candidates
-from ndparallel.search.space import SearchSpace, layouts
+from ndparallel.search.space import SearchSpace
 from ndparallel.training.job import Job as ExecutedJob
 from tests.support.common import SMALL, loss_and_gradient_difference, on_mesh, run
 
@@ -111,21 +111,13 @@ def test_plans_that_the_planner_calls_legal_compute_what_one_gpu_computes_in_4d(
         assert loss < 1e-12 and gradients < 1e-10, plan
 
 
-def test_folded_expert_parallelism_is_priced_but_neither_searched_nor_run():
-    folded = Plan(tp=2, dp=2, ep=4)
-    job = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 8)
-    assert is_folded(folded) and not list(why_not(job, folded))
-    assert [reason.rule for reason in violations(job, folded)] == ["dp not divisible by ep"]
-    table = layouts(job, 4, {}, Counter())
-    assert len(table) and all(dp % ep == 0 for _, _, dp, ep, _, _ in table.tolist())
-
-
 @pytest.mark.parametrize("words", [("none", 1), ("full", 0)])
-def test_the_search_enumerates_every_legal_plan_and_no_other(words):
+def test_the_search_enumerates_every_legal_plan_and_no_other_but_slow_ones_with_folded_experts(words):
     job, gpus, (recompute, zero) = planned(SPARSE, "megatron-core"), 12, words
     found = candidates(SearchSpace(job, gpus, {"recompute": recompute, "zero": zero}, float("inf")))
-    plans = {found.plan(place) for place in range(len(found.rows))}
+    plans = {found.plan(place): found.seconds[place] for place in range(len(found.rows))}
     assert len(plans) == len(found.rows) == found.legal
+    left_out = []
     degrees = [(tp, pp, cp) for tp, pp, cp in product(range(1, 13), repeat=3) if gpus % (tp * pp * cp) == 0]
     for tp, pp, cp in degrees:
         dp = gpus // (tp * pp * cp)
@@ -134,8 +126,14 @@ def test_the_search_enumerates_every_legal_plan_and_no_other(words):
             for schedule, chunks in product(names if pp > 1 else ["1f1b"], (1, 2, 3, 4)):
                 plan = Plan(tp, pp, dp, ep, cp, chunks, size, zero, 0, parallel, recompute, schedule=schedule)
                 same = (zero and dp * cp == 1) or (parallel and tp == 1)
-                if not same:
-                    assert (plan in plans) == (not any(violations(job, plan))), plan
+                legal = not any(violations(job, plan))
+                if not same and legal and is_folded(plan) and plan not in plans:
+                    left_out.append(plan)
+                elif not same:
+                    assert (plan in plans) == legal, plan
+    assert any(map(is_folded, plans))
+    some = time_step(job, min((plan for plan in plans if not is_folded(plan)), key=plans.__getitem__)).seconds
+    assert all(time_step(job, plan).seconds > some for plan in left_out)
 
 
 def test_what_a_rank_holds_in_closed_form_is_what_its_list_holds():

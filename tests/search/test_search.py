@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import violations
+from ndparallel.planner.legality import is_folded, violations
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.search import timing_queue
 from ndparallel.search.advice import advise
 from ndparallel.search.bounds.lower_bound import lower_bound
-from ndparallel.search.candidates import MOST_SHARES, candidates, shares_of
+from ndparallel.search.bounds.plan_table import DEGREES
+from ndparallel.search.candidates import MOST_SHARES, SLOWER, candidates, shares_of
 from ndparallel.search.guide_rules import SMALL
 from ndparallel.search.pruning import LACKS, reason
 from ndparallel.search.search import Found, search
@@ -79,6 +80,7 @@ def random_plans(of: TrainingJob, gpus: int, count: int) -> list[Plan]:
             pp=pp,
             dp=gpus // (tp * pp * cp),
             cp=cp,
+            ep=2 ** draw.randrange(4) if of.shape.experts else 1,
             chunks=SCHEDULES[schedule] if pp > 1 else 1,
             micro_batch=draw.choice([1, 2, 4, 8]),
             zero=draw.randrange(4),
@@ -96,11 +98,11 @@ def priced(of: TrainingJob, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
     """Those that fit, with the bounds of their steps."""
     alike: dict[Plan, list[Plan]] = defaultdict(list)
     for plan in plans:
-        alike[replace(plan, tp=1, pp=1, dp=1, cp=1, chunks=1, micro_batch=1)].append(plan)
+        alike[replace(plan, tp=1, pp=1, dp=1, ep=1, cp=1, chunks=1, micro_batch=1)].append(plan)
     for words, group in alike.items():
         numbers: dict[str, Any] = {
             name: np.array([getattr(plan, name) for plan in group])
-            for name in ("tp", "pp", "dp", "cp", "chunks", "micro_batch")
+            for name in ("tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch")
         }
         costs = lower_bound(of, replace(words, **numbers))
         fit = costs.memory_bytes <= of.hardware.memory_bytes
@@ -121,7 +123,7 @@ def test_the_best_plan_is_never_slower_than_hundreds_of_random_legal_ones(model,
 def test_zero_is_searched_on_one_data_parallel_rank_where_tp_ranks_hold_the_same_experts(gpus):
     """They hold whole experts, and can share out their states."""
     of, roomy = job("mixtral-8x7b"), 1e13
-    fixed = {"tp": gpus, "micro_batch": 1, "recompute": "none", "sequence_parallel": True}
+    fixed = {"tp": gpus, "ep": 1, "micro_batch": 1, "recompute": "none", "sequence_parallel": True}
     best = search(of, gpus, fixed, frameworks=(), max_memory=roomy).best
     plans = [Plan(tp=gpus, zero=zero, sequence_parallel=True) for zero in (0, 1, 2, 3)]
     assert best.seconds == pytest.approx(min(time_step(of, plan).seconds for plan in plans))
@@ -295,11 +297,29 @@ def test_modules_that_run_again_never_make_a_step_shorter():
 def test_the_modules_that_are_tried_do_not_depend_on_the_order_of_the_rows(monkeypatch):
     some = job("mixtral-8x7b")
     usual = candidates(SearchSpace(some, 32, {}, some.usable_bytes()))
-    turned = [*families(layouts(some, 32, {}, Counter()), some, {})][::-1]
-    monkeypatch.setattr("ndparallel.search.candidates.families", lambda *_: turned)
+    monkeypatch.setattr("ndparallel.search.candidates.families", lambda *given: [*families(*given)][::-1])
     other = candidates(SearchSpace(some, 32, {}, some.usable_bytes()))
     assert (other.legal, other.rejected) == (usual.legal, usual.rejected)
     assert sorted(other.seconds) == pytest.approx(sorted(usual.seconds), rel=ROUNDING)
+
+
+def test_layouts_with_folded_experts_are_left_out_only_where_all_their_plans_are_slower_than_the_best():
+    mixture, gpus = job("mixtral-8x7b"), 16
+    result, draw = search(mixture, gpus, **ALL), random.Random(7)
+    every = random_plans(mixture, gpus, 400)
+    folded = [plan for plan in every if is_folded(plan)]
+    table = layouts(mixture, gpus, {}, Counter())
+    number = sum(is_folded(Plan(**dict(zip(DEGREES, row)))) for row in table.tolist())
+    assert 0 < result.rejected[SLOWER] < number and len(folded) > 50
+    assert all(time_step(mixture, plan).seconds >= result.best.seconds for plan in draw.sample(folded, 50))
+
+
+def test_folded_experts_are_found_where_the_same_plan_lacks_memory_without():
+    """Mixtral 8x7B on 16 GPUs: without tp and cp, over whose ranks experts can be spread, FSDP is best."""
+    mixture = job("mixtral-8x7b", batch=256, sequence=8192)
+    best = search(mixture, 16).best
+    assert is_folded(best.plan) and best.seconds < 0.9 * search(mixture, 16, {"tp": 1, "cp": 1}).best.seconds
+    assert peak_memory(mixture, replace(best.plan, ep=best.plan.dp)).total > mixture.usable_bytes()
 
 
 def test_only_software_that_has_them_chooses_modules_that_the_model_has():

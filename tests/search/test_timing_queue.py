@@ -26,10 +26,10 @@ def candidates(groups, rows_by_group, micro_batch=2) -> Candidates:
     sizes = [len(seconds) for seconds in rows_by_group]
     ones = np.ones(sum(sizes), dtype=int)
     family = Plan(tp=ones, pp=2 * ones, dp=ones, ep=ones, cp=ones, micro_batch=micro_batch * ones)
-    found = Candidates([family], np.array([0, sum(sizes)]))
-    first = np.cumsum([0, *sizes])
+    found, first = Candidates(), np.cumsum([0, *sizes])
     add(
         found,
+        [family],
         Part(
             [RowGroup(*group) for group in groups],
             [np.arange(start, start + size) for start, size in zip(first, sizes)],

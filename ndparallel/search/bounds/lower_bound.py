@@ -23,17 +23,25 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step.paired import share_in_pairs
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.fullest import peak_bytes
 from ndparallel.search.bounds.memory_columns import memory_table
 from ndparallel.search.bounds.pipeline_bound import PipelineBound, through
-from ndparallel.search.bounds.plan_table import DEGREES, PlanTable, take
+from ndparallel.search.bounds.plan_table import DEGREES, PlanTable, take, whole
 from ndparallel.search.bounds.tails import reduced_every_microbatch, step_tails
-from ndparallel.search.bounds.time_columns import time_tables
+from ndparallel.search.bounds.time_columns import (
+    none_of_parts,
+    passes_of,
+    pricings_of,
+    time_tables,
+    to_hide,
+)
 
 NUMBERS = (*DEGREES, "chunks")
 
@@ -59,6 +67,20 @@ def lower_bound(job: TrainingJob, plans: Plan) -> StepBound:
         (seconds[rows],) = least_seconds(table, depth, job.stack, [plans.recipe])
         (memory[rows],) = peak_bytes(table, depth, [plans.recipe])
     return StepBound(seconds, memory)
+
+
+def least_work(job: TrainingJob, families: Sequence[Plan], pairs: bool) -> np.ndarray:
+    """Bound steps whatever their schedule: by what the mean pipeline rank does, and no less than it does the
+    slowest one. With `pairs` all hides that pairs of microbatches can hide."""
+    return np.concatenate([work_of_mean_rank(one, pairs) for one in pricings_of(job, families)])
+
+
+def work_of_mean_rank(pricing: Pricing, pairs: bool) -> np.ndarray:
+    job, plans = pricing.job, pricing.plan
+    hidden = to_hide(pricing) if pairs else none_of_parts(job.shape)
+    passes, hides = (whole(each, len(plans.tp)) for each in (passes_of(pricing), hidden))
+    (counts,) = depth_of(job.shape, 1, 1, RECIPES[Plan.schedule].layout).parts
+    return plans.microbatches(job) * np.matmul(counts, passes - hides).sum(axis=0) / plans.pp
 
 
 def check_priced(job: TrainingJob, plans: Plan) -> None:

@@ -70,12 +70,17 @@ Travel = list[Lines]  # of [reduce, gather]
 
 def time_tables(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
     """The columns that the step follows from, of several families of such plans on as many GPUs."""
+    return [time_table(one) for one in pricings_of(job, families)]
+
+
+def pricings_of(job: TrainingJob, families: Sequence[Plan]) -> list[Pricing]:
+    """The families' units, priced."""
     job = replace(job, hardware=slowest_of(job.hardware, int(np.max(families[0].gpus))))
     pricings = [Pricing(job, plans) for plans in families]
     for one in pricings:
         if not one.units:
             price_units([other for other in pricings if price_key(other.plan) == price_key(one.plan)])
-    return [time_table(one) for one in pricings]
+    return pricings
 
 
 def price_key(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
