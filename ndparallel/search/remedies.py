@@ -10,12 +10,13 @@ Glossary
            is trained (adapters instead of the model), the number of GPUs
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import count
+from ndparallel.base.words import count, listed
 from ndparallel.launch_flags.frameworks import launched_by, whose
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.parallel.divisibility import divisors
@@ -23,12 +24,13 @@ from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.adapters import NF4_BITS, Adapters
 from ndparallel.planner.changes import Change, Cluster, job_change, plan_change, tried
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import violations
+from ndparallel.planner.legality import spread_over, violations
 from ndparallel.planner.plan_name import name_of, plan_option
 from ndparallel.planner.prediction import Prediction, peak_memory
 from ndparallel.planner.software import ACCELERATE, ACCELERATE_SYNC
+from ndparallel.planner.stack import MODULES
 from ndparallel.search.search import best_of
-from ndparallel.search.space import SearchSpace, shards_something
+from ndparallel.search.space import SearchSpace, module_sets, shards_something
 from ndparallel.search.timing_queue import EFFORT
 
 REMEDY_KINDS = ("time alone", "precision", "what is trained", "GPUs")
@@ -136,14 +138,29 @@ def in_order(remedies: list[Remedy]) -> list[Remedy]:
 
 
 def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
-    """What makes a plan fit, its degrees as they are or nearly so, and the fewest GPUs on which some plan
-    does."""
-    changes = [*changes_of(job, plan), *(each for name in WIDER for each in wider(job, plan, name)), *JOBS]
-    found = [remedy for kind, change in changes for remedy in remedied(job, plan, kind, change)]
-    quickest = {degree_changed(plan, one.found.plan) or one.option: one for one in reversed(in_order(found))}
+    """What makes a plan fit, one thing of it changed and all else as it is, or nearly so; and another plan of
+    the job, on as many GPUs or the fewest on which one fits."""
+    ways = [
+        *((TIME, changes) for changes in ways_of(job, plan)),
+        *((kind, [change]) for kind, change in JOBS),
+    ]
+    found = [one for kind, changes in ways for one in quickest(job, plan, kind, changes)]
+    return in_order([*found, *another_plan(job, plan, [one.found.plan for one in found])])
+
+
+def quickest(job: TrainingJob, plan: Plan, kind: str, changes: Iterable[Change]) -> list[Remedy]:
+    """Of changes that are alike the one that costs the least time, if any helps."""
+    found = (remedy for change in changes for remedy in remedied(job, plan, kind, change))
+    return sorted(found, key=lambda one: one.found.seconds)[:1]
+
+
+def another_plan(job: TrainingJob, plan: Plan, known: Sequence[Plan]) -> list[Remedy]:
+    """The search's plan by its name, unless it is known."""
     space = SearchSpace(job, int(plan.gpus), {}, job.hardware.memory_bytes, whose(job))
-    larger = [replace(one, option=f"{one.option} {plan_option(one.found.plan)}") for one in more_gpus(space)]
-    return in_order([*quickest.values(), *larger])
+    if best := best_or_none(space):
+        named = Remedy(TIME, "another plan", plan_option(best.plan), best)
+        return [named] * (best.plan not in known)
+    return [replace(one, option=f"{one.option} {plan_option(one.found.plan)}") for one in more_gpus(space)]
 
 
 def remedied(job: TrainingJob, plan: Plan, kind: str, change: Change) -> Iterator[Remedy]:
@@ -164,16 +181,35 @@ def fitting(job: TrainingJob, plan: Plan) -> bool:
     return legal and bool(peak_memory(job, plan).total <= job.hardware.memory_bytes)
 
 
-def changes_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, Change]]:
-    """What can be changed about this plan."""
-    if plan.recompute == "none":
-        yield TIME, plan_change("selective recomputation", "--recompute selective", recompute="selective")
-    yield TIME, FULL
-    if plan.micro_batch > 1:
-        yield TIME, ONE
-    yield from ((TIME, change) for change in fewer_chunks(plan))
+def ways_of(job: TrainingJob, plan: Plan) -> Iterator[list[Change]]:
+    """What can be changed about this plan, by what is changed."""
+    if plan.recompute != "full":
+        yield [recomputing(modules) for modules in sets_of_modules(job)]
+    yield [FULL]
+    yield [
+        plan_change(f"microbatches of {size}", f"--micro-batch {size}", micro_batch=size)
+        for size in divisors(plan.micro_batch)[:-1]
+    ]
+    yield [*fewer_chunks(plan)]
     for stage in range(plan.zero + 1, 4 if shards_something(job, plan) else 0):
-        yield TIME, plan_change(f"ZeRO-{stage}" if stage < 3 else "FSDP", f"--zero {stage}", zero=stage)
+        yield [plan_change(f"ZeRO-{stage}" if stage < 3 else "FSDP", f"--zero {stage}", zero=stage)]
+    yield from ([*wider(job, plan, name)] for name in WIDER)
+    yield [*more_expert_ranks(job, plan)]
+    if plan.tp > 1 and not plan.sequence_parallel:
+        yield [plan_change("sequence parallelism", "--sequence-parallel", sequence_parallel=True)]
+
+
+def sets_of_modules(job: TrainingJob) -> list[tuple[str, ...]]:
+    """What selective recomputation may run again: the software's own, and what else it can be told."""
+    single = [(name,) for name in MODULES] if job.stack.chooses_modules else []
+    return [*dict.fromkeys([(), *module_sets(job), *single])]
+
+
+def recomputing(modules: tuple[str, ...]) -> Change:
+    """Selective recomputation of these modules, or of the software's own."""
+    option = "--recompute selective" + f" --recompute-modules {' '.join(modules)}" * bool(modules)
+    words = f"selective recomputation of {listed(modules)}" if modules else "selective recomputation"
+    return plan_change(words, option, recompute="selective", recompute_modules=modules)
 
 
 def fewer_chunks(plan: Plan) -> Iterator[Change]:
@@ -187,25 +223,27 @@ def fewer_chunks(plan: Plan) -> Iterator[Change]:
         yield plan_change(words, option, chunks=chunks, schedule=schedule)
 
 
-def wider(job: TrainingJob, plan: Plan, name: str) -> Iterator[tuple[str, Change]]:
+def wider(job: TrainingJob, plan: Plan, name: str) -> Iterator[Change]:
     """One degree times what it takes of data parallelism; TP inside the node alone."""
     for times in divisors(plan.dp)[1:]:
-        degree, dp = getattr(plan, name) * times, plan.dp // times
+        degree = getattr(plan, name) * times
         if name == "tp" and degree > job.hardware.gpus_per_node:
             return
-        fields = {name: degree, "dp": dp, "ep": min(plan.ep, dp)}
-        if name == "tp":
-            fields["sequence_parallel"] = (
-                plan.sequence_parallel if plan.tp > 1 else job.stack.sequence_parallel
-            )
-        option = f"--{name} {degree}" + f" --ep {dp}" * (dp < plan.ep)
-        yield TIME, plan_change(f"{WIDER[name]} {degree}", option, **fields)
+        fields: dict[str, Any] = {name: degree, "dp": plan.dp // times}
+        if name == "tp" and plan.tp == 1:
+            fields["sequence_parallel"] = job.stack.sequence_parallel
+        ranks, _ = spread_over(job, replace(plan, **fields))
+        for ep in dict.fromkeys(gcd(plan.ep, most) for most in (ranks, plan.dp // times)):
+            option = f"--{name} {degree}" + f" --ep {ep}" * (ep < plan.ep)
+            yield plan_change(f"{WIDER[name]} {degree}", option, ep=ep, **fields)
 
 
-def degree_changed(before: Plan, after: Plan) -> str:
-    """The degree that grew, or the chunks that are fewer; "" where none did."""
-    grew = (name for name in WIDER if getattr(after, name) > getattr(before, name))
-    return next(grew, "chunks" if after.chunks < before.chunks else "")
+def more_expert_ranks(job: TrainingJob, plan: Plan) -> Iterator[Change]:
+    """Fewer experts on each GPU."""
+    ranks, _ = spread_over(job, plan)
+    for ep in divisors(gcd(ranks, job.shape.experts.experts)) if job.shape.experts else ():
+        if ep > plan.ep and ep % plan.ep == 0:
+            yield plan_change(f"expert parallelism of {ep}", f"--ep {ep}", ep=ep)
 
 
 # ------------------------------------------------------------------------------------------------ of a search

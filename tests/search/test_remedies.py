@@ -1,7 +1,10 @@
 """What would make it fit: every remedy is an option, which predicts the same when it is typed."""
 
 import json
+import random
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,9 +13,11 @@ from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import violations
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import legal_and_fits, peak_memory, time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.search.remedies import REMEDY_KINDS, wider
+from ndparallel.search.remedies import REMEDY_KINDS, remedies_of_plan, wider
 from ndparallel.search.search import search
 
 LARGE = "plan --model llama-3-70b --gpus 16 --global-batch 64 --sequence 8192"
@@ -28,13 +33,70 @@ def answer(capsys, words: str, code: int = 0) -> dict[str, Any]:
 def test_every_remedy_of_a_plan_predicts_the_same_when_it_is_typed(capsys):
     found = answer(capsys, f"{LARGE} {GIVEN}")
     remedies = found["remedies"]
-    assert not found["fits"] and {each["kind"] for each in remedies} == set(REMEDY_KINDS)
+    assert not found["fits"] and {each["kind"] for each in remedies} == {*REMEDY_KINDS} - {"GPUs"}
     for each in remedies:
         kept = "--tp 8" if "--zero" in each["option"] else "" if "--plan" in each["option"] else GIVEN
         typed = answer(capsys, f"{LARGE} {kept} {each['option']}")
         assert typed["fits"] and "remedies" not in typed
         assert typed["step_seconds"] == pytest.approx(each["step_seconds"], rel=1e-12), each
         assert typed["memory_bytes_per_stage"][0]["total"] <= each["memory_bytes"] <= 80 * 2**30
+
+
+def test_another_plan_on_the_same_gpus_is_a_remedy_and_more_gpus_only_where_there_is_none(capsys):
+    small = "plan --model llama-3-8b --gpus {} --zero 3 --micro-batch 8 --global-batch 256 --sequence 8192"
+    for gpus, kind in ((8, "time alone"), (1, "GPUs")):
+        named = [one for one in answer(capsys, small.format(gpus))["remedies"] if "--plan" in one["option"]]
+        assert [one["kind"] for one in named] == [kind] and (named[0]["gpus"] > gpus) == (kind == "GPUs")
+        typed = answer(capsys, f"plan --model llama-3-8b {named[0]['option']} --global-batch 256"
+                       f" --sequence 8192 {f'--gpus {gpus}' * (kind != 'GPUs')}")  # fmt: skip
+        assert typed["step_seconds"] == pytest.approx(named[0]["step_seconds"], rel=1e-12)
+
+
+MODELS = ("llama-3-8b", "llama-3-70b", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b")
+
+
+def plan_that_does_not_fit(draw: random.Random) -> tuple[TrainingJob, Plan]:
+    while True:
+        tp, pp, cp, dp, size = (2 ** draw.randrange(most) for most in (4, 4, 2, 5, 4))
+        hardware, software = draw.choice(["h100", "a100-80"]), draw.choice(["megatron-core", "torchtitan"])
+        sequence = draw.choice([4096, 8192, 32768])
+        job = TrainingJob(find_model(draw.choice(MODELS)), find_hardware(hardware), find_stack(software),
+                          sequence, dp * size * 8)  # fmt: skip
+        ep = 2 ** draw.randrange(4) if job.shape.experts else 1
+        zero, recompute = draw.randrange(4), draw.choice(["none", "none", "selective", "full"])
+        plan = Plan(tp, pp, dp, ep, cp, 1, size, zero, sequence_parallel=tp > 1, recompute=recompute)
+        if not any(violations(job, plan)) and peak_memory(job, plan).total > job.hardware.memory_bytes:
+            return job, plan
+
+
+def changed_in_one_thing(plan: Plan) -> Iterator[Plan]:
+    """Plans on as many GPUs: one degree is wider, or one other thing is less."""
+    twice = [2**power for power in range(1, 7)]
+    for name, times in product(("tp", "pp", "cp"), twice):
+        if plan.dp % times == 0 and (name != "tp" or plan.tp * times <= 8):
+            wide = replace(plan, **{name: getattr(plan, name) * times, "dp": plan.dp // times})
+            yield from (
+                replace(wide, sequence_parallel=wide.tp > 1, ep=ep) for ep in (plan.ep, min(plan.ep, wide.dp))
+            )
+    yield from (replace(plan, ep=plan.ep * times) for times in twice)
+    yield from (replace(plan, micro_batch=plan.micro_batch // times) for times in twice[:3])
+    yield from (replace(plan, zero=zero) for zero in range(plan.zero, 4))
+    yield replace(plan, recompute="full")
+    if plan.recompute != "full":
+        yield replace(plan, recompute="selective")
+
+
+def test_no_plan_that_differs_in_one_thing_and_fits_is_quicker_than_the_remedies(monkeypatch):
+    monkeypatch.setattr("ndparallel.search.remedies.another_plan", lambda *_: [])
+    draw, helped = random.Random(11), 0
+    for job, plan in (plan_that_does_not_fit(draw) for _ in range(60)):
+        some = [one for one in changed_in_one_thing(plan) if one.micro_batch and legal_and_fits(job, one)]
+        if some:
+            quickest = min(time_step(job, one).seconds for one in some)
+            found = [one.found.seconds for one in remedies_of_plan(job, plan) if one.kind == REMEDY_KINDS[0]]
+            assert min(found) <= quickest * (1 + 1e-9), (job.shape.name, plan)
+            helped += 1
+    assert helped > 15
 
 
 def test_zero_is_a_remedy_on_one_data_parallel_rank_whose_tp_ranks_hold_the_same_experts(capsys):
@@ -94,18 +156,19 @@ def test_tp_makes_it_fit_inside_the_node_alone_and_each_degree_grows_by_what_is_
     (Plan(dp=16), True), (Plan(tp=2, dp=8), False), (Plan(tp=2, dp=8, sequence_parallel=True), True),
 ])  # fmt: skip
 def test_tp_that_grows_keeps_its_sequence_parallelism_and_where_there_was_none_takes_the_softwares(plan, sp):
-    """16 GPUs in nodes of 8; ep shrinks with dp, and the option says so."""
+    """16 GPUs in nodes of 8: the experts of 8 ranks are spread over tp ranks, too, or those of fewer over
+    dp's alone, which the option says."""
     job = TrainingJob(
         find_model("mixtral-8x7b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64
     )
     plan = replace(plan, ep=8)
-    changes = [change for _, change in wider(job, plan, "tp")]
+    changes = [*wider(job, plan, "tp")]
     after = [change.apply(job, plan)[1] for change in changes]
-    assert [each.tp for each in after] == [tp for tp in (2, 4, 8) if tp > plan.tp]
-    assert [(each.dp, each.ep) for each in after] == [
-        (16 // each.tp, min(8, 16 // each.tp)) for each in after
-    ]
-    assert [("--ep" in change.option) for change in changes] == [each.dp < 8 for each in after]
+    assert {each.tp for each in after} == {tp for tp in (2, 4, 8) if tp > plan.tp}
+    assert {(each.tp, each.dp, each.ep) for each in after} == {
+        (each.tp, 16 // each.tp, ep) for each in after for ep in (8, min(8, 16 // each.tp))
+    }
+    assert [("--ep" in change.option) for change in changes] == [each.ep < 8 for each in after]
     assert all(each.sequence_parallel == sp for each in after)
 
 
