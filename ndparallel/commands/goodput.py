@@ -8,9 +8,9 @@ Limit  The default rate is that of Llama 3's 16,384 GPUs (arXiv 2407.21783, tabl
        assumptions.
 
   ndparallel goodput --gpus 16384
-  ndparallel goodput --gpus 1024 --checkpoint 2min --restart 20min --days 30 --interval 4h
-  ndparallel goodput --model llama-3-70b --gpus 64 --global-batch 64 --plan DP64,zero3,mbs1,full \\
-      --tokens 1e12 --checkpoint-bandwidth 50GB/s
+  ndparallel goodput --gpus 1024 --checkpoint 2min --restart 20min --days 30
+  ndparallel goodput --model llama-3-70b --gpus 64 --global-batch 64 \\
+      --plan DP64,zero3,mbs1,full --tokens 1e12 --checkpoint-bandwidth 50GB/s
 """
 
 import argparse

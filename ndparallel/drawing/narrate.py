@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, Event, si
-from ndparallel.base.words import WIDTH, paragraph
+from ndparallel.base.words import WIDTH, hanging
 from ndparallel.drawing.history import RankRun, label
 
 WHAT_IS_DONE = re.compile(" (send|receive) .*")  # in the name of a stream; the sentence says it anyway
@@ -24,12 +24,12 @@ Telling = tuple[float, str]  # when, and what
 
 
 def narrate(run: RankRun, step_seconds: float) -> Iterator[str]:
-    """Narrate the run of one rank up to the end of the step, one sentence a line."""
+    """Narrate the run of one rank up to the end of the step, each sentence on lines of its own."""
     yield f"GPU {run.rank}, in the order of time{beside_compute(run)}:"
     # a bubble is known only when it ends
     told = sorted(tellings(run, step_seconds), key=lambda telling: telling[0])
-    yield from (line(*telling) for telling in told)
-    yield line(step_seconds, "the step ends.")
+    for telling in (*told, (step_seconds, "the step ends.")):
+        yield from lines(*telling)
 
 
 def beside_compute(run: RankRun) -> str:
@@ -51,8 +51,8 @@ def tellings(run: RankRun, step_seconds: float) -> Iterator[Telling]:
     yield from narrator.idle_until(step_seconds)
 
 
-def line(seconds: float, words: str) -> str:
-    return f"{si(seconds, 's'):>8}  " + paragraph(words, WIDTH - 10).replace("\n", "\n" + 10 * " ")
+def lines(seconds: float, words: str) -> list[str]:
+    return hanging(f"{si(seconds, 's'):>8}  ", words, WIDTH).split("\n")
 
 
 def in_order(events: Iterable[tuple]) -> list[Event]:

@@ -19,7 +19,7 @@ from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, si
 from ndparallel.base.words import count, listed, ranges
 from ndparallel.drawing import palette
 from ndparallel.drawing.history import RankRun, Span, memory_points, phase_and_unit, timeline
-from ndparallel.drawing.narrate import line
+from ndparallel.drawing.narrate import lines
 
 MOST_LINES = 60
 CONTENTS = {"F": "activations", "B": "gradients"}  # of a message from stage to stage
@@ -64,15 +64,13 @@ def narrate_units(run: RankRun, step_seconds: float) -> list[str]:
     """Narrate the run of one rank in at most MOST_LINES lines, in as much detail as they allow."""
     head = f"GPU {run.rank}, unit by unit (--kernels tells every operation and message):"
     for by_unit in (True, False):
-        told = [
-            text for telling in tellings(run, step_seconds, by_unit) for text in line(*telling).split("\n")
-        ]
+        told = [text for telling in tellings(run, step_seconds, by_unit) for text in lines(*telling)]
         if len(told) < MOST_LINES - 1:
             break
     else:
         first, last = MOST_LINES * 2 // 3, MOST_LINES // 3 - 3
         told = [*told[:first], f"{'...':>8}  {len(told) - first - last} lines like these", *told[-last:]]
-    return [head, *told, line(step_seconds, "the step ends.")]
+    return [head, *told, *lines(step_seconds, "the step ends.")]
 
 
 def tellings(run: RankRun, step_seconds: float, by_unit: bool) -> Iterator[tuple[float, str]]:

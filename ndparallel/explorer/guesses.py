@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import three_digits
 from ndparallel.lessons.questions import Question, questions
 from ndparallel.lessons.registry import ROOT
 
@@ -72,11 +73,13 @@ def reveal(question: Question, guess: float) -> dict[str, Any]:
 
 
 def off(question: Question, guess: float, found: float) -> str:
-    """Compare a guess with the answer."""
+    """Compare a guess with the answer, to as many decimals as are written of it."""
     if abs(guess - found) <= question.step:
         return f"You said {question.said(guess)}: right."
+    decimals = len(three_digits(found).partition(".")[2])
     points = " points" if question.unit == "%" else ""
-    much = question.said(abs(guess - found)).removesuffix("%" if points else "") + points
+    difference = abs(guess - round(found, decimals))
+    much = question.said(round(difference, decimals)).removesuffix("%" if points else "") + points
     return f"You said {question.said(guess)}: {much} too {'much' if guess > found else 'little'}."
 
 

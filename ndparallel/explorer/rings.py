@@ -7,6 +7,7 @@ Limit  At most 8 ranks, one for each letter.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from math import ceil, floor
 from typing import Any
 
@@ -53,10 +54,9 @@ CURVE = np.unique(np.geomspace(1e2, 1e10, 49).astype(np.int64))
 
 def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Execute one collective with one algorithm, measure all algorithms, and price them by size."""
-    setup = checked(CONTROLS, given)
-    if setup["algorithm"] not in ALGORITHMS[setup["collective"]]:
-        setup["algorithm"] = next(iter(ALGORITHMS[setup["collective"]]))
-    head = {"command": command_line(setup), **controls_and_reason(CONTROLS, setup, refusal)}
+    setup = with_its_algorithm(checked(CONTROLS, given))
+    refused = partial(refusal_beside, setup["collective"])
+    head = {"command": command_line(setup), **controls_and_reason(CONTROLS, setup, refused)}
     if "reason" in head:
         return head
     group, hardware = group_of(setup), hardware_of(setup)
@@ -70,6 +70,12 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
         "curves": curves(setup["collective"], group, hardware),
         "bytes": nbytes,
     }
+
+
+def with_its_algorithm(setup: dict[str, Any]) -> dict[str, Any]:
+    """A collective that lacks the algorithm takes its own first one."""
+    own = ALGORITHMS[setup["collective"]]
+    return setup if setup["algorithm"] in own else {**setup, "algorithm": next(iter(own))}
 
 
 def command_line(setup: Mapping[str, Any]) -> str:
@@ -90,6 +96,11 @@ def hardware_of(setup: Mapping[str, Any]) -> Hardware:
         rate = parse_quantity(setup["bandwidth"], "bytes per second")
         link = replace(link, bandwidth_bytes_per_second=rate)
     return replace(hardware, gpus_per_node=setup["gpus_per_node"], inside=link)
+
+
+def refusal_beside(collective: str, setup: dict[str, Any]) -> str:
+    """As `refusal`, where this collective is chosen now: another one would come with its algorithm."""
+    return refusal(setup if setup["collective"] == collective else with_its_algorithm(setup))
 
 
 def refusal(setup: Mapping[str, Any]) -> str:

@@ -59,7 +59,9 @@ def grid() -> dict[str, list[Setup]]:
         ],
         "schedule": [*begun("schedule"), *schedule_setups()],
         "ring": [
-            setup for setup in (*begun("ring"), *ring_setups()) if not rings.refusal(whole("ring", setup))
+            setup
+            for setup in (*begun("ring"), *ring_setups())
+            if not rings.refusal(rings.with_its_algorithm(whole("ring", setup)))
         ],
         "cluster": [*begun("cluster"), *cluster_setups()],
     }

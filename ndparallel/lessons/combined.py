@@ -4,6 +4,7 @@ expert capacities, and its options."""
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
+from math import isclose
 from typing import Any
 
 from gpu import si
@@ -260,9 +261,13 @@ def orders(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
         ]
     )
 
+    def like(row: Row) -> list[str]:
+        return [each["order"] for each in rows if isclose(each["step_seconds"], row["step_seconds"])]
+
     def sentence(best: Row, worst: Row) -> str:
-        longer = worst["step_seconds"] / best["step_seconds"] - 1
-        return f"Best is {best['order']}, worst {worst['order']}, which takes {longer:.0%} longer."
+        longer, (first, last) = worst["step_seconds"] / best["step_seconds"] - 1, map(like, (best, worst))
+        verb, takes = ("is", "are")[len(first) > 1], ("takes", "take")[len(last) > 1]
+        return f"Best {verb} {listed(first)}, worst {listed(last)}, which {takes} {longer:.0%} longer."
 
     title = "TP2 x PP2 x DP2 in every order, innermost first, fastest first"
     return Sweep(title, rows, sentence_of_first_and_last(rows, sentence))

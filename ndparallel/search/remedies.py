@@ -155,12 +155,17 @@ def quickest(job: TrainingJob, plan: Plan, kind: str, changes: Iterable[Change])
 
 
 def another_plan(job: TrainingJob, plan: Plan, known: Sequence[Plan]) -> list[Remedy]:
-    """The search's plan by its name, unless it is known."""
-    space = SearchSpace(job, int(plan.gpus), {}, job.hardware.memory_bytes, whose(job))
-    if best := best_or_none(space):
-        named = Remedy(TIME, "another plan", plan_option(best.plan), best)
-        return [named] * (best.plan not in known)
-    return [replace(one, option=f"{one.option} {plan_option(one.found.plan)}") for one in more_gpus(space)]
+    """The search's plan by its name, unless it is known; where none leaves some memory free, one that does
+    not, and the fewest GPUs on which one does."""
+    roomy = SearchSpace(job, int(plan.gpus), {}, job.usable_bytes(), whose(job))
+    full = replace(roomy, memory_bytes=job.hardware.memory_bytes)
+    best = best_or_none(roomy)
+    here = best or best_or_none(full)
+    named = [Remedy(TIME, "another plan", "", here)] if here and here.plan not in known else []
+    return [
+        replace(one, option=f"{one.option} {plan_option(one.found.plan)}".strip())
+        for one in (*named, *([] if best else more_gpus(roomy)))
+    ]
 
 
 def remedied(job: TrainingJob, plan: Plan, kind: str, change: Change) -> Iterator[Remedy]:

@@ -67,6 +67,12 @@ def chapters(path):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_step_that_failures_follow_is_the_one_that_the_page_says_is_predicted():
+    page = (documents()[0].parent / "docs/book/cluster.md").read_text("utf-8")
+    (said,) = re.findall(r"The step of ([\d.]+) s is the one that \[README\]", page)
+    assert f"ndparallel goodput --gpus 16384 --step {said}s" in page
+
+
 def test_readme_stays_a_chapter_book_of_at_most_350_lines():
     assert len(documents()[0].read_text("utf-8").splitlines()) <= 350
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ndparallel.commands.explore import server_on
-from ndparallel.explorer import cut
+from ndparallel.explorer import cut, rings
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import SCREENS, known
 from ndparallel.explorer.server import Explorer
@@ -97,7 +97,7 @@ def test_a_guess_is_compared_with_the_run(tab):
     tab.page.locator("#show-ring-bytes").click()
     card = tab.page.locator("#card-ring-bytes")
     card.locator("div[role=status]").wait_for()
-    assert "188 MB. You said 200 MB: 12.5 MB too much." in card.inner_text()
+    assert "188 MB. You said 200 MB: 12 MB too much." in card.inner_text()
     assert "ring-bytes=200" in tab.page.url
 
 
@@ -151,6 +151,25 @@ def test_a_ring_begins_at_its_start_and_outlines_only_what_has_just_arrived(tab)
     for hop in (1, 6):
         tab.open(f"#ring?hop={hop}")
         assert tab.page.locator("rect.arrived").count() == 4  # of 16: one piece on every GPU
+
+
+def test_every_collective_can_be_chosen_and_brings_an_algorithm_that_it_has(tab):
+    tab.open("#ring")
+    for collective, algorithm in (
+        ("broadcast", "one-by-one"),
+        ("all_to_all", "direct"),
+        ("all_reduce", "ring"),
+    ):
+        tab.page.locator("#control-collective").select_option(collective)
+        assert tab.drawn().page.locator("#control-algorithm").input_value() == algorithm
+        assert f"collective {collective} " in tab.page.locator("#command").inner_text()
+
+
+def test_a_word_that_cannot_be_says_why_when_it_is_chosen(tab):
+    tab.open("#ring")
+    tab.page.locator("#control-algorithm").select_option("hierarchical")
+    tab.page.locator("#said", has_text="needs several nodes").wait_for()
+    assert tab.drawn().page.locator("#control-algorithm").input_value() == "ring"
 
 
 def test_what_is_pinned_stands_in_the_link_and_is_compared(tab):
@@ -344,9 +363,7 @@ def turn(page: Any, control: Any, walk: random.Random) -> None:
     """Move one control to any place that it has."""
     kind = control.evaluate("each => each.type || each.tagName")
     if kind == "select-one":
-        values = control.locator("option:not([disabled])").evaluate_all(
-            "all => all.map((each) => each.value)"
-        )
+        values = control.locator("option").evaluate_all("all => all.map((each) => each.value)")
         control.select_option(walk.choice(values))
     elif kind == "number":
         control.fill(str(2 ** walk.randrange(13)))
@@ -443,6 +460,14 @@ def test_a_saved_page_tells_what_it_does_not_hold_from_what_cannot_be(tab, saved
     )
     assert tab.page.locator(".stops .absent").count() > 0 == tab.page.locator(".stops .illegal").count()
     assert "Place actions by hand" not in tab.page.locator("body").inner_text()
+
+
+def test_a_saved_page_holds_every_collective(tab, saved_anew):
+    tab.address = saved_anew.as_uri()
+    tab.open("#ring")
+    for collective in rings.COLLECTIVES:
+        tab.page.locator("#control-collective").select_option(collective)
+        assert f"collective {collective} " in tab.drawn().page.locator("#command").inner_text()
     assert tab.page.locator("#book").get_attribute("href") == "book/3d.md"
     tab.open("#predict")
     assert tab.page.locator("#book").get_attribute("href") == "book/0d.md"

@@ -57,6 +57,14 @@ def test_an_algorithm_that_cannot_be_had_says_why():
     assert "needs several nodes" in answer["reason"] and answer["controls"]
 
 
+@pytest.mark.parametrize("here", rings.COLLECTIVES)
+def test_from_every_collective_all_others_can_be_chosen(here):
+    (choice,) = [
+        each for each in rings.answer({"collective": here})["controls"] if each["name"] == "collective"
+    ]
+    assert [stop["value"] for stop in choice["stops"] if not stop["reason"]] == [*rings.COLLECTIVES]
+
+
 def test_of_an_algorithm_that_a_collective_has_not_its_first_is_shown():
     assert "--algorithm one-by-one" in rings.answer({"collective": "broadcast"})["command"]
 

@@ -80,8 +80,12 @@ def test_the_link_stops_tp_on_8_gpus_and_the_bubble_stops_pp():
 
 def test_tp_then_dp_then_pp_is_the_best_order_and_tp_outermost_the_worst():
     with Runner(POCKET, "inline") as runner:
-        rows = load(LESSON).sweep("orders", runner, Job()).rows
-    seconds = {row["order"]: row["step_seconds"] for row in rows}
+        sweep = load(LESSON).sweep("orders", runner, Job())
+    seconds = {row["order"]: row["step_seconds"] for row in sweep.rows}
+    assert (
+        "Best are tp-dp-pp and dp-tp-pp, worst dp-pp-tp and pp-dp-tp, which take 33% longer."
+        in sweep.sentence
+    )
     assert seconds["tp-dp-pp"] == min(seconds.values())
     assert seconds["dp-pp-tp"] == max(seconds.values()) > 1.3 * min(seconds.values())
 

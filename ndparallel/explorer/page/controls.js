@@ -3,7 +3,7 @@
 // What the marks on stops mean, as far as there are any.
 function marks(stops) {
   return [
-    stops.some(({ reason, absent }) => reason && !absent) && "What is crossed out is not possible beside the rest. Choose it to read why.",
+    stops.some(({ reason, absent }) => reason && !absent) && "What is crossed out, or called not possible, cannot be beside the rest. Choose it to read why.",
     stops.some(({ absent }) => absent) && "What is dotted is possible, but its answer is not in this page.",
   ].filter(Boolean);
 }
@@ -41,7 +41,7 @@ function inputOf(screen, control, setup, answer) {
     const options = control.stops.map((stop) =>
       element(
         "option",
-        { value: stop.value, disabled: Boolean(stop.reason) && !free, selected: stop.value === control.value, title: stop.reason || null },
+        { value: stop.value, selected: stop.value === control.value, title: stop.reason || null },
         `${stop.value}${stop.absent ? ", not in this page" : stop.reason ? ", not possible" : ""}`,
       ),
     );
