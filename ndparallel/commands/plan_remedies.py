@@ -17,7 +17,7 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import WIDTH, listed, option_words
+from ndparallel.base.words import WIDTH, listed, option_of, option_words
 from ndparallel.commands.command_line import parser_of
 from ndparallel.launch_flags.options import described, job_words, priced, script_given
 from ndparallel.planner.job import Plan, TrainingJob
@@ -27,7 +27,7 @@ from ndparallel.planner.prediction import Prediction
 from ndparallel.results.printing import plain_console, print_json, print_paragraphs, prose
 from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
-from ndparallel.search.remedies import Remedy, remedies_of_plan, remedies_of_search
+from ndparallel.search.remedies import NO_HEADROOM, Remedy, remedies_of_plan, remedies_of_search
 from ndparallel.search.search import NoPlanFits
 from ndparallel.search.tables import first_of, memory_words
 
@@ -64,6 +64,7 @@ def print_remedies(none: NoPlanFits, arguments: argparse.Namespace) -> None:
 
     if not script_given(arguments):
         found = [typed_behind(arguments, one, (one.found.job, None), meant) for one in found]
+    found = [with_headroom(arguments, one) for one in found]
     print(none.reason if found else f"{none.reason} {NONE}", file=sys.stderr)
     if arguments.json:
         print_json({"fits": False, "remedies": [each.as_dict() for each in found]})
@@ -71,6 +72,14 @@ def print_remedies(none: NoPlanFits, arguments: argparse.Namespace) -> None:
         alone = arguments.emit or arguments.csv
         console = plain_console(stream="stderr" if alone else "stdout")[0]
         show_remedies(console, found, bool(script_given(arguments)))
+
+
+def with_headroom(arguments: argparse.Namespace, remedy: Remedy) -> Remedy:
+    """Name what was typed of the memory that a plan may hold, where the remedy takes its place."""
+    if remedy.option != NO_HEADROOM:
+        return remedy
+    typed = [name for name in ("headroom", "max_memory") if getattr(arguments, name) is not None]
+    return replace(remedy, instead_of=tuple(map(option_of, typed)))
 
 
 def show_remedies(console: Console, remedies: list[Remedy], of_a_script: bool = False) -> None:
@@ -144,6 +153,7 @@ def typed_options(arguments: argparse.Namespace) -> Options:
 
 
 def options_of(words: str) -> Options:
-    """The options of job and plan that these words give."""
+    """The options of job and plan, and the framework, that these words give."""
     given = vars(parser_of("plan").parse_args(shlex.split(words)))
-    return {name: value for name, value in given.items() if name in {*JOB_DEFAULTS, *PLAN_DEFAULTS, "plan"}}
+    known = {*JOB_DEFAULTS, *PLAN_DEFAULTS, "plan", *(["framework"] if given["framework"] else [])}
+    return {name: value for name, value in given.items() if name in known}

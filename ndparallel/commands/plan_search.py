@@ -20,7 +20,7 @@ from ndparallel.planner.describe import node_sentences, shared_ports_named
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
 from ndparallel.planner.plan_name import known_modules, plan_option
-from ndparallel.planner.prediction import Prediction
+from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.results.printing import plain_console, print_json, print_paragraphs, prose
 from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
@@ -40,8 +40,8 @@ from ndparallel.search.why import WhyNot, compare_with_recommended, difference_r
 
 MOST_TOP = 1000
 SEARCHED_ANEW = (
-    "Every change is searched anew, and the plan is the one to take then: the simplest of those that "
-    "predictions cannot tell from the fastest."
+    "Every change is searched anew. The plan is kept where predictions cannot tell it from the fastest; else "
+    "it is the one to take then: the simplest of those."
 )
 
 
@@ -66,7 +66,7 @@ def print_best(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
         found = searched(cluster, arguments, wanted, beside, way)
         cluster = replace(cluster, job=found.job)
         changed = {
-            change: searched_then(change, cluster, arguments, wanted)
+            change: searched_then(change, cluster, arguments, wanted, found.recommended.plan)
             for change in counted(arguments.what_if, announce, "a search with {}".format)
         }
     launches = launch_script(arguments.emit, found.recommended)
@@ -141,12 +141,17 @@ def searched(
     return way(cluster.job, cluster.gpus, wanted, top=top, also=beside, kinds=True, tight=True, **limits)
 
 
-def searched_then(change: str, cluster: Variant, arguments: argparse.Namespace, wanted: Fixed) -> Prediction:
-    """The plan to take after a change. Raises UserError where there is none then, whose remedies are other
-    ones."""
+def searched_then(
+    change: str, cluster: Variant, arguments: argparse.Namespace, wanted: Fixed, before: Plan
+) -> Prediction:
+    """The plan to take after a change: the one before where it is no slower. Raises UserError where there is
+    none then, whose remedies are other ones."""
     changed = what_if(cluster, change)
+    same = changed.gpus == cluster.gpus and changed.job.stack == cluster.job.stack
     with naming(change):
-        return searched(changed, arguments, wanted).recommended
+        found = searched(changed, arguments, wanted, [before] * same)
+    kept = any(one.plan == before for one in found.equals)
+    return predict(changed.job, before) if kept else found.recommended
 
 
 def memory_from(arguments: argparse.Namespace) -> dict[str, float]:

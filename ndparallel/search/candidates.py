@@ -70,6 +70,12 @@ class Candidates:
         rows, group, seconds, memory_bytes = (column[mask] for column in columns)
         return replace(self, rows=rows, group=group, seconds=seconds, memory_bytes=memory_bytes)
 
+    @property
+    def searched(self) -> np.ndarray:
+        """Which plans have a schedule that is searched for."""
+        names = [RECIPES[group.schedule].is_searched for group in self.groups]
+        return np.array(names, dtype=bool)[self.group]
+
     def microbatches(self, job: TrainingJob) -> np.ndarray:
         """Microbatches of every plan."""
         return np.concatenate([family.microbatches(job) for family in self.families])[self.rows]
@@ -95,8 +101,7 @@ def candidates(space: SearchSpace, executor: Executor | None = None, priced_byte
 
 def seconds_of_one(space: SearchSpace, found: Candidates) -> float:
     """The step of the plan that fits and is expected to be the fastest; infinite where none fits."""
-    searched = np.array([RECIPES[group.schedule].is_searched for group in found.groups], dtype=bool)
-    able = np.flatnonzero((found.memory_bytes <= space.memory_bytes) & ~searched[found.group])
+    able = np.flatnonzero((found.memory_bytes <= space.memory_bytes) & ~found.searched)
     if not len(able):
         return np.inf
     return time_step(space.job, found.plan(able[np.argmin(found.seconds[able])])).seconds

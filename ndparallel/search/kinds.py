@@ -5,7 +5,8 @@ Idea   Two plans are of one kind where they use the same dimensions. Of each kin
        dimensions to a faster one is left out. What is predicted to be faster by less than predictions can
        tell apart is no faster: the simplest of such equals is recommended.
 Cost   some timings for each kind.
-Limit  At most MOST_TIMED kinds are timed, and none whose estimate is NEAR times as long as the best.
+Limit  At most MOST_TIMED kinds are timed, and none whose estimate is NEAR times as long as the best, or whose
+       schedule takes more than the whole effort to search for.
 
 Glossary
     equals    plans whose steps differ from the least by no more than what a comparison is off
@@ -22,7 +23,7 @@ from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB, error_bar
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import peak_memory
 from ndparallel.search.candidates import Candidates
-from ndparallel.search.timing_queue import Timed, TimingQueue, time_all
+from ndparallel.search.timing_queue import Timed, TimingQueue, estimates_of, time_all
 
 # ---- assumptions: how long a table may be, and what is worth a line of it
 NEAR = 2.0  # times the step of the best
@@ -59,7 +60,7 @@ def time_kinds(
     executor: Executor | None = None,
 ) -> list[Timed]:
     """Time the plans of the least estimates of each kind that may come near the best."""
-    estimates = found.seconds * queue.factors_of_groups()[found.group]
+    estimates = estimates_of(job, found, queue)
     places, every = by_kind(found, estimates, NEAR * min(one.seconds for one in timed)), [*timed]
     for turn in range(PER_KIND):
         best, known = best_of_kinds(every), {one.plan for one in every}

@@ -17,7 +17,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count, listed
-from ndparallel.launch_flags.frameworks import launched_by, whose
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
@@ -30,7 +30,7 @@ from ndparallel.planner.prediction import Prediction, peak_memory
 from ndparallel.planner.software import ACCELERATE, ACCELERATE_SYNC
 from ndparallel.planner.stack import MODULES
 from ndparallel.search.search import best_of
-from ndparallel.search.space import SearchSpace, module_sets, shards_something
+from ndparallel.search.space import ZERO, SearchSpace, module_sets, shards_something
 from ndparallel.search.timing_queue import EFFORT
 
 REMEDY_KINDS = ("time alone", "precision", "what is trained", "GPUs")
@@ -38,6 +38,7 @@ TIME, PRECISION, TRAINED, GPUS = REMEDY_KINDS
 RANK = 16  # of adapters
 TIMES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # so many times as many GPUs
 MOST_GPUS_TRIED = 4096
+NO_HEADROOM = "--headroom 0"
 
 
 def offloaded(words: str, *what: str) -> Change:
@@ -149,7 +150,7 @@ def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
 
 
 def quickest(job: TrainingJob, plan: Plan, kind: str, changes: Iterable[Change]) -> list[Remedy]:
-    """Of changes that are alike the one that costs the least time, if any helps."""
+    """Try changes that are alike: the one that costs the least time, if any helps."""
     found = (remedy for change in changes for remedy in remedied(job, plan, kind, change))
     return sorted(found, key=lambda one: one.found.seconds)[:1]
 
@@ -260,9 +261,39 @@ def remedies_of_search(space: SearchSpace) -> list[Remedy]:
     found = []
     for kind, change in JOBS:
         changed, _ = change.apply(space.job, Plan())
-        if changed != space.job and (best := best_or_none(replace(space, job=changed))):
-            found.append(Remedy(kind, change.words, change.option, best))
-    return in_order([*found, *more_gpus(space)])
+        if changed != space.job:
+            options = [(change.option, replace(space, job=changed)), *by_others(change, space, changed)]
+            tried = ((option, best_or_none(one)) for option, one in options)
+            found += [Remedy(kind, change.words, option, best) for option, best in tried if best]
+    return in_order([*launched_first(found), *with_all_memory(space), *more_gpus(space)])
+
+
+def by_others(change: Change, space: SearchSpace, job: TrainingJob) -> list[tuple[str, SearchSpace]]:
+    """Where no framework of the space takes such a job, those that do, each on its own software."""
+    simple = [Plan(dp=space.gpus, zero=zero) for zero in ZERO]
+    taking = dict.fromkeys(name for plan in simple for name in launched_by(job, plan))
+    if not taking or {*taking} & {*space.frameworks}:
+        return []
+    return [
+        (
+            f"{change.option} --framework {name}",
+            replace(space, job=FRAMEWORKS[name].priced(job), frameworks=[name]),
+        )
+        for name in taking
+    ]
+
+
+def launched_first(remedies: list[Remedy]) -> list[Remedy]:
+    """Of each change the quickest plan that can be launched, or where none can the quickest."""
+    ranked = sorted(remedies, key=lambda one: (not one.launched_by, one.found.seconds))
+    return [*{one.words: one for one in reversed(ranked)}.values()]
+
+
+def with_all_memory(space: SearchSpace) -> list[Remedy]:
+    """A plan that leaves no memory free where a search would have some left."""
+    memory = space.job.hardware.memory_bytes
+    best = best_or_none(replace(space, memory_bytes=memory)) if space.memory_bytes < memory else None
+    return [Remedy(TIME, "no memory left free", NO_HEADROOM, best)] if best else []
 
 
 def best_or_none(space: SearchSpace) -> Prediction | None:

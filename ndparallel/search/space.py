@@ -52,7 +52,7 @@ WORDS = {
     "schedule": RECIPES,
 }
 FIXABLE = (*DEGREES, "chunks", "shards", *WORDS, "recompute_modules")
-CHEAP = ("layernorm", "moe_act", "mla_up_proj")  # modules, in their own order
+CHEAP = ("layernorm", "moe_act", "mla_up_proj", "mlp")  # modules, in their own order
 Fixed = Mapping[str, Any]
 
 
@@ -177,7 +177,13 @@ def module_sets(job: TrainingJob) -> list[tuple[str, ...]]:
     if not job.stack.chooses_modules:
         return []
     shape = job.shape
-    has = {"layernorm": shape.experts or shape.latent, "moe_act": shape.experts, "mla_up_proj": shape.latent}
+    mixture = bool(shape.experts)
+    has = {
+        "layernorm": mixture or shape.latent,
+        "moe_act": mixture,
+        "mla_up_proj": shape.latent,
+        "mlp": not mixture,
+    }
     cheap = [name for name in CHEAP if has[name]]
     return [each for size in range(len(cheap), 0, -1) for each in combinations(cheap, size)]
 

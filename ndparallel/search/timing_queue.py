@@ -60,7 +60,7 @@ class TimingQueue:
         self.bound = found.seconds[self.places]
         self.group = found.group[self.places]
         self.cost = self.cost[self.places]
-        self.searched = np.array([RECIPES[name].is_searched for name in self.names], dtype=bool)[self.group]
+        self.searched = found.searched[self.places]
         self.microbatches = found.microbatches(job)[self.places]
         self.listed: set[tuple[int, int]] = set()  # groups and microbatches whose lists are written already
         self.factors: dict[int, float] = {}
@@ -166,12 +166,19 @@ def time_best(
     return timed, queue
 
 
+def estimates_of(job: TrainingJob, found: Candidates, queue: TimingQueue) -> np.ndarray:
+    """The estimates of all plans; infinite where a schedule takes more than the whole effort to search
+    for."""
+    estimates = found.seconds * queue.factors_of_groups()[found.group]
+    return np.where(found.searched & (costs(job, found) > EFFORT), np.inf, estimates)
+
+
 def time_tight(
     job: TrainingJob, found: Candidates, queue: TimingQueue, limit: float, executor: Executor | None
 ) -> Timed | None:
     """The fastest of these plans, of which TIGHT are timed: those of the least estimates below `limit`
     seconds. None where none of them takes less."""
-    estimates = found.seconds * queue.factors_of_groups()[found.group]
+    estimates = estimates_of(job, found, queue)
     near = np.flatnonzero(estimates < limit)
     least = near[np.lexsort((found.memory_bytes[near], estimates[near]))][:TIGHT]
     timed = time_all(job, [found.plan(int(place)) for place in least], executor)

@@ -179,13 +179,27 @@ def test_what_costs_time_alone_comes_first_and_the_quickest_of_a_kind(capsys):
 
 
 def test_an_8_billion_model_on_one_gpu_of_24_gb_is_tuned_with_adapters(capsys):
-    """As is done in practice; whole, on that GPU, no optimizer and no offloading makes it fit: weights and
-    gradients alone take 32 GB."""
+    """As is done in practice. Whole, its weights and gradients alone take 32 GB: DeepSpeed can keep them on
+    the host. It also launches adapters, which Megatron-Core does not."""
     remedies = answer(capsys, HOBBY, code=2)["remedies"]
-    assert [each["option"] for each in remedies[:2]] == ["--lora 16", "--qlora 16"]
-    assert [each["kind"] for each in remedies] == ["what is trained", "what is trained", "GPUs"]
-    typed = answer(capsys, f"{HOBBY} --qlora 16")["plans"][0]
-    assert typed["step_seconds"] == pytest.approx(remedies[1]["step_seconds"], rel=1e-12)
+    options = [each["option"] for each in remedies]
+    assert options[:2] == ["--offload optimizer,weights --framework deepspeed", "--lora 16"]
+    assert options[2].startswith("--qlora 16 --framework ") and options[3].startswith("--gpus")
+    for each in remedies[:3]:
+        typed = answer(capsys, f"{HOBBY} {each['option']}")["plans"][0]
+        assert typed["step_seconds"] == pytest.approx(each["step_seconds"], rel=1e-12)
+        assert "deepspeed" in each["launched_by"]
+
+
+def test_memory_that_a_search_leaves_free_is_a_remedy_where_a_plan_needs_it(capsys):
+    words = "plan --model llama-3-70b --gpus 16 --global-batch 64 --sequence 8192"
+    (room,) = (one for one in answer(capsys, words, code=2)["remedies"] if "--headroom" in one["option"])
+    assert room["tight"] and room["kind"] == REMEDY_KINDS[0] and room["instead_of"] == []
+    typed = answer(capsys, f"{words} {room['option']}")["plans"][0]
+    assert typed["step_seconds"] == pytest.approx(room["step_seconds"], rel=1e-12)
+    (given,) = (one for one in answer(capsys, f"{words} --max-memory 70GB", 2)["remedies"]
+                if "--headroom" in one["option"])  # fmt: skip
+    assert given["instead_of"] == ["--max-memory"]
 
 
 def test_on_fewer_gpus_than_the_fewest_no_plan_fits(capsys):
