@@ -284,7 +284,7 @@ def by_others(change: Change, space: SearchSpace, job: TrainingJob) -> list[tupl
 
 
 def launched_first(remedies: list[Remedy]) -> list[Remedy]:
-    """Of each change the quickest plan that can be launched, or where none can the quickest."""
+    """The quickest plan of each change that can be launched, or where none can the quickest."""
     ranked = sorted(remedies, key=lambda one: (not one.launched_by, one.found.seconds))
     return [*{one.words: one for one in reversed(ranked)}.values()]
 
