@@ -118,6 +118,7 @@ def printed(verdict: Verdict, title: str, width: int) -> Iterator[RenderableType
         rows = [
             (words(name), shown(name, verdict.yours[name]), shown(name, par))
             for name, par in verdict.par.items()
+            if name in verdict.yours  # an exercise of one's own may measure less where an answer is wrong
         ]
         yield quiet_table(("", "yours", "model solution"), rows, width)
     yield from drawn(verdict.pictures, width)

@@ -11,6 +11,7 @@ from types import FunctionType
 import numpy as np
 import pytest
 
+from ndparallel.base.words import WIDTH
 from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer, with_place
 from ndparallel.exercises.catalog import ORDER, find_exercise
 from ndparallel.exercises.exercise import Attempt, Exercise
@@ -18,12 +19,13 @@ from ndparallel.exercises.grade import graded, par_of
 from ndparallel.exercises.runs import in_pipeline
 from ndparallel.exercises.tasks import fill_the_bubble, heavy_head, no_bubble, prefetch, vocabulary_loss
 from ndparallel.exercises.template import is_solution, solution, template
-from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict, judge
+from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict, judge, printed
 from ndparallel.model.units import ModelConfig
 from ndparallel.pipeline.timing import Timing
 from ndparallel.training.job import MODEL_SIZES
 
 FEWEST_ANSWERS = 3  # wrong or slow ones, of each exercise
+ONE_WORLD = ("capstone", "fit_one_gpu", "heavy_head", "make_it_fit", "who_sits_where")  # no other is tried
 
 
 def answers(name: str) -> dict[str, Callable]:
@@ -68,6 +70,16 @@ def test_a_wrong_or_slow_answer_is_told_what_is_wrong(name, answer):
     assert verdict.mark in (WRONG, PASSED)
     assert " ".join(str(function.__doc__).split()) in " ".join(verdict.sentences)
     assert all(sentence.endswith((".", "?")) for sentence in verdict.sentences)
+    assert list(printed(verdict, name, WIDTH))
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_who_is_right_in_the_measured_run_alone_sees_the_figures_of_par(name, monkeypatch):
+    monkeypatch.setattr("ndparallel.exercises.runs.fault_of", lambda run, world: "it is not right.")
+    exercise = find_exercise(name)
+    verdict = graded(exercise, Path(exercise.file), lambda: ModelAnswer(exercise.asks), par(name))
+    assert verdict.mark == (PAR if name in ONE_WORLD else WRONG)
+    assert list(verdict.yours) == list(verdict.par) and list(printed(verdict, name, WIDTH))
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.table import Table
 
 from gpu import CLASSROOM, GPU, Operation
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import WIDTH
 from ndparallel.engines.launch import launch
 from ndparallel.exercises import grade as grading
 from ndparallel.exercises.answer import ModelAnswer, with_place
@@ -18,7 +20,7 @@ from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade, graded, par_of
 from ndparallel.exercises.runs import attempt_of, wrong_losses
 from ndparallel.exercises.sums import contributions, explain, meaning, part, whole
-from ndparallel.exercises.verdict import WRONG, mark_of
+from ndparallel.exercises.verdict import WRONG, Verdict, mark_of, printed
 from tests.engines.test_failures import wait_until_gone
 
 HEAD = "def all_reduce(gpu, array, ranks):\n"
@@ -157,6 +159,12 @@ def test_a_mark_is_better_only_where_nothing_is_worse():
     assert mark_of({"step_seconds": 9.0, "bytes_sent": 100.0}, par, 0.005) == "better than par"
     assert mark_of({"step_seconds": 9.0, "bytes_sent": 101.0}, par, 0.005) == "passed"
     assert mark_of({"step_seconds": 10.04, "bytes_sent": 99.6}, par, 0.005) == "par"
+
+
+def test_a_wrong_answer_with_fewer_figures_than_par_can_be_shown():
+    verdict = Verdict("mean", WRONG, ("It is wrong.",), {"seconds": 1.0}, {"seconds": 2.0, "bytes_sent": 8.0})
+    headline, sentence, table = printed(verdict, "Meet in the middle", WIDTH)
+    assert isinstance(table, Table) and table.row_count == 1
 
 
 @pytest.mark.parametrize(("ranks", "place", "most"), [(2, 0, 3), (4, 6, 3), (8, 2, 2)])
