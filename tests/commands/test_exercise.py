@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ndparallel.commands.command_line import main
+from ndparallel.commands.exercise import overview
 from ndparallel.exercises.catalog import ORDER, all_exercises, find_exercise
+from ndparallel.exercises.folder import CHANGED, Folder
 from ndparallel.exercises.template import solution, template
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "exercises.md"
@@ -59,7 +62,16 @@ def test_a_right_answer_gets_its_mark_and_the_list_shows_it(folder, capsys):
     assert re.search(r"ring .* as good as ours", capsys.readouterr().out)
     (folder / "ring.py").write_text(solved("ring") + "# one line more\n", "utf-8")
     main(["exercise"])
-    assert re.search(r"ring .* as good as ours, changed since", capsys.readouterr().out)
+    told = capsys.readouterr().out
+    assert re.search(r"ring .* as good as ours\*\n", told) and "* The answer has changed since" in told
+
+
+def test_the_list_has_one_line_for_each_exercise_in_80_columns_whatever_the_marks(folder, monkeypatch):
+    monkeypatch.setattr(Folder, "mark", lambda self, name: f"better than ours{CHANGED}")
+    console = Console(width=80)
+    with console.capture() as printed:
+        console.print(next(overview(Folder(folder), 80)))
+    assert len(printed.get().splitlines()) == len(ORDER) + 2
 
 
 def test_an_answer_that_is_right_and_slow_is_told_of_a_hint_and_of_what_is_next(folder, capsys):
