@@ -96,10 +96,11 @@ def fault(rank: int, found: object, right: np.ndarray, ranks: int) -> str:
         return ""
     each = right.shape[1] // ranks
     bad = sorted({int(head) // each for head in np.flatnonzero(~close.all(axis=0))})
+    gpus = f"GPU{'s' * (len(bad) > 1)} {listed([str(gpu) for gpu in bad])}"
     return (
-        f"GPU {rank}: of its tokens the heads are wrong that GPU {listed([f'{gpu}' for gpu in bad])} attends "
-        "with. Do keys and values stand there in the order of the tokens, those of GPU 0 first? And do the "
-        "heads, when they have come back?"
+        f"GPU {rank}: its tokens have wrong results in the heads of {gpus}. Do keys and "
+        "values stand in the order of the tokens, those of GPU 0 first? And do the heads, when they have "
+        "come back?"
     )
 
 
