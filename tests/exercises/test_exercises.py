@@ -11,6 +11,7 @@ from types import FunctionType
 import numpy as np
 import pytest
 
+from ndparallel.base.quantities import si
 from ndparallel.base.words import WIDTH
 from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer, with_place
 from ndparallel.exercises.catalog import ORDER, find_exercise
@@ -104,6 +105,10 @@ def test_make_it_fit_says_how_large_its_model_is():
     task = find_exercise("make_it_fit").task
     assert f"{int(large / small)} times as many weights" in task
     assert f"take {16 * large / 1e6:.0f} MB" in task  # float32: weights, gradients and two moments
+
+
+def test_talk_once_says_how_much_is_sent_four_times():
+    assert f"four times {si(par('talk_once').figures['bytes_sent'], 'B')}" in find_exercise("talk_once").task
 
 
 @pytest.mark.parametrize("name", ORDER)
