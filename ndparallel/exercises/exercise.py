@@ -27,13 +27,15 @@ TASKS = Path(__file__).parent / "tasks"  # our own exercises
 @dataclass(frozen=True)
 class Attempt:
     """What an answer did. `wrong` says what is not right with its numbers, and what that usually means;
-    `remarks` say what is worth knowing of an answer that is right; each GPU sends so many `sent_bytes`, and
-    a step spends its seconds on what is in `spent`, on average over the GPUs."""
+    `remarks` say what is worth knowing of an answer that is right, and `advice` what could make it better;
+    each GPU sends so many `sent_bytes`, and a step spends its seconds on what is in `spent`, on average over
+    the GPUs."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     picture: Timeline | Timing | None = None
     wrong: str = ""
     remarks: tuple[str, ...] = ()
+    advice: str = ""
     sent_bytes: tuple[float, ...] = ()
     spent: Mapping[str, float] = field(default_factory=dict)
 
