@@ -219,7 +219,8 @@ def missing_work(results: Sequence[RankResult], alone: Sequence[RankResult]) -> 
         return ""
     return (
         f"The numbers are right, but the clocks know of {charged / work:.0%} of the work: what numpy "
-        "multiplies alone, as in h @ w, takes no time. Multiply with what the task gives."
+        "multiplies alone, as in h @ w, takes no time. Multiply with what the task gives, as it is "
+        "given."
     )
 
 

@@ -3,6 +3,7 @@ told what is wrong with them."""
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -184,6 +185,17 @@ def test_the_model_solution_as_it_is_printed_behind_the_readers_file_is_par(name
     exercise = find_exercise(name)
     text = f"{template(exercise)}\n\n{solution(exercise)}\n"
     assert verdict_of_file(name, tmp_path / f"{name}.py", text).mark == PAR
+
+
+@pytest.mark.parametrize("name", [name for name in ORDER if find_exercise(name).given])
+@pytest.mark.parametrize("cheaper", ["", "gpu.compute(Operation('attention', flops=1))"])
+def test_what_is_given_cannot_be_made_cheaper(name, cheaper, tmp_path):
+    exercise = find_exercise(name)
+    text = f"{template(exercise)}\n\n{solution(exercise)}\n"
+    text, changes = re.subn(r"gpu\.compute\(.*", cheaper or "pass", text)
+    verdict = verdict_of_file(name, tmp_path / f"{name}.py", text)
+    assert changes == 1 and verdict.mark == WRONG
+    assert "the clocks know of 0% of the work" in verdict.sentences[0]
 
 
 @pytest.mark.parametrize("name", ORDER)
