@@ -77,14 +77,19 @@ def sends_apart(result: RankResult) -> RankResult:
 
 def ready_made(results: Sequence[RankResult]) -> str:
     """Say which collective an answer calls that is asked to write one; nothing where it calls none."""
-    events = (event for result in results for event in map(Event._make, result.events))
-    called = [event.what[2] for event in events if event.kind == COLLECTIVE]
-    if not called:
-        return ""
-    return (
-        f"The numbers are right, but {called[0]} of collectives.py does what you are asked to write: use "
-        "gpu.send and gpu.receive alone."
-    )
+    for collective, _algorithm in called(results):
+        return (
+            f"The numbers are right, but {collective} of collectives.py does what you are asked to write: "
+            "use gpu.send and gpu.receive alone."
+        )
+    return ""
+
+
+def called(results: Sequence[RankResult]) -> Iterator[tuple[str, str]]:
+    """Yield the collectives of a run, each with its algorithm."""
+    for event in (Event._make(event) for result in results for event in result.events):
+        if event.kind == COLLECTIVE:
+            yield event.what[2:4]
 
 
 MEASURED = "The run that is measured and shown is right."

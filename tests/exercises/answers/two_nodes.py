@@ -14,6 +14,19 @@ def one_ring(gpu, array, nodes, gpus_per_node):
     all_reduce(gpu, array, all_of(nodes, gpus_per_node))
 
 
+def calls_the_algorithm(gpu, array, nodes, gpus_per_node):
+    """the algorithm 'hierarchical' does what you are asked to write: call the collectives without it"""
+    all_reduce(gpu, array, all_of(nodes, gpus_per_node), algorithm="hierarchical")
+
+
+def calls_its_halves(gpu, array, nodes, gpus_per_node):
+    """the algorithm 'hierarchical' does what you are asked to write: call the collectives without it"""
+    everybody = all_of(nodes, gpus_per_node)
+    piece = np.empty_like(np.array_split(array, everybody.size)[gpu.rank])
+    reduce_scatter(gpu, piece, array, everybody, algorithm="hierarchical")
+    all_gather(gpu, array, piece, everybody, algorithm="hierarchical")
+
+
 def leaders_talk(gpu, array, nodes, gpus_per_node):
     """each of the four GPUs can take a quarter of it across"""
     first = gpu.rank - gpu.rank % gpus_per_node
