@@ -134,6 +134,27 @@ def test_a_file_that_is_no_answer_is_refused(tmp_path, text, sentence):
     assert sentence in told
 
 
+@pytest.mark.parametrize(
+    ("exercise", "text"),
+    [
+        ("ring", "from ndparallel.exercises.tasks.ring import all_reduce\n"),
+        (
+            "ring",
+            "from ndparallel.exercises.tasks.ring import all_reduce as ours\n"
+            "def all_reduce(gpu, array, ranks):\n    ours(gpu, array, ranks)\n",
+        ),
+        ("fsdp", "from importlib import import_module\nfsdp = import_module('1d_data_parallel').fsdp\n"),
+        ("prefetch", "from ndparallel.training.fully_sharded import fsdp_prefetch\n"),
+    ],
+)
+def test_the_model_solution_is_no_answer_where_it_is_imported(tmp_path, exercise, text):
+    path = tmp_path / f"{exercise}.py"
+    path.write_text(text, "utf-8")
+    verdict = grade(find_exercise(exercise), path)
+    assert verdict.mark == WRONG
+    assert "is the model solution itself: it is right, and it is not yours" in verdict.sentences[0]
+
+
 def test_an_error_names_its_line_once_and_none_of_another_file():
     def fails() -> None:
         raise UserError("it cannot be")
