@@ -12,6 +12,7 @@ from types import FunctionType
 import numpy as np
 import pytest
 
+from gpu import GPU
 from ndparallel.base.quantities import si
 from ndparallel.base.words import WIDTH
 from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer, with_place
@@ -185,6 +186,36 @@ def test_the_model_solution_as_it_is_printed_behind_the_readers_file_is_par(name
     exercise = find_exercise(name)
     text = f"{template(exercise)}\n\n{solution(exercise)}\n"
     assert verdict_of_file(name, tmp_path / f"{name}.py", text).mark == PAR
+
+
+SENT = (
+    *("ring", "halves", "everybody", "broadcast", "why_does_it_hang", "two_nodes", "columns_then_rows"),
+    *("sum_that_can_wait", "f_and_g", "vocabulary_loss", "ring_attention", "ulysses", "experts"),
+)
+
+
+@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("bits", [np.dtype(np.float16), np.dtype(np.uint16)])
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+def test_messages_of_16_bits_are_no_answer(name, bits, monkeypatch):
+    par(name)
+    send, receive = GPU.send, GPU.receive
+
+    def send_short(gpu, target, array, what):
+        send(gpu, target, array.astype(bits), what)
+
+    def receive_short(gpu, source, what, into=None, combine=None):
+        array = receive(gpu, source, what).astype(np.float32)
+        if into is None:
+            return array
+        into[...] = combine(into, array) if combine else array
+        return into
+
+    monkeypatch.setattr(GPU, "send", send_short)
+    monkeypatch.setattr(GPU, "receive", receive_short)
+    exercise = find_exercise(name)
+    verdict = graded(exercise, Path(exercise.file), lambda: ModelAnswer(exercise.asks), par(name))
+    assert verdict.mark == WRONG
 
 
 @pytest.mark.parametrize("name", [name for name in ORDER if find_exercise(name).given])

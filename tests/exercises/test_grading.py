@@ -19,7 +19,7 @@ from ndparallel.exercises.answer import ModelAnswer, with_place
 from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade, graded, par_of
 from ndparallel.exercises.runs import attempt_of, wrong_losses
-from ndparallel.exercises.sums import contributions, explain, meaning, part, whole
+from ndparallel.exercises.sums import FIRST, contributions, explain, meaning, part, whole
 from ndparallel.exercises.verdict import WRONG, Verdict, mark_of, printed
 from tests.engines.test_failures import wait_until_gone
 
@@ -190,15 +190,15 @@ def test_a_wrong_answer_with_fewer_figures_than_par_can_be_shown():
 
 @pytest.mark.parametrize(("ranks", "place", "most"), [(2, 0, 3), (4, 6, 3), (8, 2, 2)])
 def test_a_sum_says_how_often_each_ranks_part_is_in_it(ranks, place, most):
-    """Parts are powers of 4, or of 3 where there are more than four, times the element's place."""
+    """Parts are powers of 4, or of 3 where there are more than four, times the element's number."""
     base = {2: 4, 4: 4, 8: 3}[ranks]
     for times in product(range(most + 1), repeat=min(ranks, 4)):
         every = [*times, *[1] * (ranks - len(times))]
-        value = sum(number * base**rank for rank, number in enumerate(every)) * (place + 1)
+        value = sum(number * base**rank for rank, number in enumerate(every)) * (FIRST + place)
         assert contributions(float(value), place, ranks) == every
-    assert contributions(base**ranks * (place + 1.0), place, ranks) is None
-    assert contributions(-1.0 * (place + 1), place, ranks) is None
-    assert contributions(place + 1.5, place, ranks) is None
+    assert contributions(base**ranks * float(FIRST + place), place, ranks) is None
+    assert contributions(-1.0 * (FIRST + place), place, ranks) is None
+    assert contributions(FIRST + place + 0.5, place, ranks) is None
     assert contributions(math.inf, place, ranks) is None
 
 
@@ -215,13 +215,13 @@ def test_the_whole_is_every_part_once():
     ([1, 1, 0, 1], "lacks the part of rank 2"), ([1, 1, 2, 1], "has the part of rank 2 more than once"),
 ])  # fmt: skip
 def test_a_wrong_sum_is_told_by_whose_parts_it_has(times, told):
-    value = 3.0 * sum(number * 4**rank for rank, number in enumerate(times))
+    value = (FIRST + 2.0) * sum(number * 4**rank for rank, number in enumerate(times))
     assert told in meaning(1, value, 2, 4)
 
 
 @pytest.mark.parametrize(("found", "told"), [
     (np.zeros(3, np.float32), "should have shape [4], and has [3]"), ([0.0] * 4, "and has list"),
-    (part(1, 4, 4), "element 0 of array: 4, and 85 is right (4 of 4 elements are wrong)"),
+    (part(1, 4, 4), "element 0 of array: 4000, and 85000 is right (4 of 4 elements are wrong)"),
     (whole(4, 4), ""),
 ])  # fmt: skip
 def test_an_array_is_told_its_shape_or_its_first_wrong_element(found, told):

@@ -89,7 +89,7 @@ def only_for_2_nodes_of_4(gpu, array, nodes, gpus_per_node):
 
 
 def only_for_2_nodes(gpu, array, nodes, gpus_per_node):
-    """With 3 nodes of 2 GPUs and 801 elements: Rank 0, element 0 of array: 40, and 364 is right"""
+    """With 3 nodes of 2 GPUs and 801 elements: Rank 0, element 0 of array: 40000, and 364000 is right"""
     node, place = divmod(gpu.rank, gpus_per_node)
     inside = Group("inside", tuple(range(node * gpus_per_node, (node + 1) * gpus_per_node)))
     piece = np.empty_like(np.array_split(array, gpus_per_node)[place])
