@@ -138,4 +138,6 @@ EXERCISE = Exercise(
     learned="a pair of matmuls cut by columns, then by rows, needs one sum forward and one backward.",
     page="docs/book/2d.md",
     over_par=over_par,
+    known_better="The project has a better way, too: one of the two sums can travel while something else is "
+    "multiplied. It is the exercise sum_that_can_wait.",
 )
