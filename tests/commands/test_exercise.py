@@ -236,6 +236,11 @@ def test_an_exercise_of_ones_own_is_one_file(folder, capsys):
     (folder / "mean.py").write_text("def mean(gpu, number):\n    return number\n", "utf-8")
     assert main(["exercise", "course/mean.py"]) == 1
     assert "A hint: ndparallel exercise course/mean.py --hint" in capsys.readouterr().out
+    by_heart = "import numpy as np\ndef mean(gpu, number):\n    return np.array([0.5])\n"
+    (folder / "mean.py").write_text(by_heart, "utf-8")
+    assert main(["exercise", "course/mean.py"]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "With the numbers 2 and 6: The GPUs return [0.5, 0.5], and the mean is 4." in told
     (folder / "mean.py").write_text(example[1], "utf-8")
     assert main(["exercise", "course/mean.py", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mark"] == "par"
