@@ -28,7 +28,7 @@ from ndparallel.base.words import paragraph
 from ndparallel.commands.exercise_students import grade_students
 from ndparallel.exercises.catalog import all_exercises, find_exercise
 from ndparallel.exercises.exercise import Exercise
-from ndparallel.exercises.folder import Folder
+from ndparallel.exercises.folder import CHANGED, Folder
 from ndparallel.exercises.grade import grade
 from ndparallel.exercises.template import solution, template
 from ndparallel.exercises.verdict import IN_WORDS, NOT_BEGUN, PASSED, WRONG, Verdict, printed
@@ -108,6 +108,8 @@ def overview(folder: Folder, width: int) -> Iterator[RenderableType]:
     ]
     columns = ("chapter", "exercise", "what it is", "time", "mark")
     yield quiet_table(columns, rows, width, words=("exercise", "what it is", "mark"))
+    if any(mark.endswith(CHANGED) for *_, mark in rows):
+        yield prose(f"{CHANGED} The answer has changed since: its exercise grades it again.", width)
     yield prose("ndparallel exercise NAME begins one, and grades what you wrote.", width)
 
 
@@ -162,7 +164,7 @@ def next_open(exercise: str, folder: Folder) -> str | None:
     names = [each.name for each in all_exercises()]
     later = names[names.index(exercise) + 1 :] if exercise in names else []
     right = (PASSED, *IN_WORDS.values())
-    return next((name for name in later if folder.mark(name).partition(",")[0] not in right), None)
+    return next((name for name in later if folder.mark(name).removesuffix(CHANGED) not in right), None)
 
 
 def graded(exercise: Exercise, folder: Folder, quiet: bool = False) -> Verdict:

@@ -52,8 +52,8 @@ class ReadersAnswer:
     """The reader's file, as an answer."""
 
     def __init__(self, path: Path, exercise: Exercise, even_unchanged: bool = False) -> None:
-        self.path, self.asks = path, tuple(exercise.asks)
-        self.code = compiled(path, self.asks, "" if even_unchanged else template(exercise))
+        self.path, self.asks = path, exercise.asks
+        self.code = compiled(path, tuple(self.asks), "" if even_unchanged else template(exercise))
 
     def on(self, rank: int) -> Any:
         """Run the file for one GPU, and return the functions that are asked for."""
@@ -64,7 +64,23 @@ class ReadersAnswer:
             raise UserError(
                 f"{self.path} defines no function {listed(missing)}, which the exercise asks for."
             )
+        self.require_own(module)
         return SimpleNamespace(**{name: with_place(self.path, module[name]) for name in self.asks})
+
+    def require_own(self, module: Mapping[str, Any]) -> None:
+        """Raise UserError where the file imports the model solution."""
+        ours = {place_of(function) for function in self.asks.values()} - {None}
+        if taken := [name for name, value in module.items() if place_of(value) in ours]:
+            raise UserError(
+                f"{listed(taken)} is the model solution itself: it is right, and it is not yours. Write your "
+                "own; --hint helps, and --solution shows the lines of ours."
+            )
+
+
+def place_of(value: object) -> tuple[Path, str] | None:
+    """Return the file of a function, and its name there; None for what is none."""
+    code = getattr(value, "__code__", None)
+    return (Path(code.co_filename).resolve(), code.co_name) if isinstance(code, CodeType) else None
 
 
 def compiled(path: Path, asks: Sequence[str], begins_with: str) -> CodeType:

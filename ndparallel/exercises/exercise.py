@@ -27,13 +27,15 @@ TASKS = Path(__file__).parent / "tasks"  # our own exercises
 @dataclass(frozen=True)
 class Attempt:
     """What an answer did. `wrong` says what is not right with its numbers, and what that usually means;
-    `remarks` say what is worth knowing of an answer that is right; each GPU sends so many `sent_bytes`, and
-    a step spends its seconds on what is in `spent`, on average over the GPUs."""
+    `remarks` say what is worth knowing of an answer that is right, and `advice` what could make it better;
+    each GPU sends so many `sent_bytes`, and a step spends its seconds on what is in `spent`, on average over
+    the GPUs."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     picture: Timeline | Timing | None = None
     wrong: str = ""
     remarks: tuple[str, ...] = ()
+    advice: str = ""
     sent_bytes: tuple[float, ...] = ()
     spent: Mapping[str, float] = field(default_factory=dict)
 
@@ -57,8 +59,9 @@ class Exercise:
 
     asks: the functions that the reader writes, each with its model solution. attempt: runs an answer.
     hints: at most three, from a nudge to nearly the answer. over_par: says of a right answer why it takes
-    more than par. given: what the reader's file has besides. page: the chapter that teaches it. as_much: the
-    share of a figure by which more is still par, and less not yet better.
+    more than par. known_better: which better way is known; without it, a better answer to one of ours is
+    worth offering. given: what the reader's file has besides. page: the chapter that teaches it. as_much:
+    the share of a figure by which more is still par, and less not yet better.
     """
 
     file: str
@@ -70,6 +73,7 @@ class Exercise:
     learned: str
     page: str
     over_par: Callable[[Attempt, Attempt], str] = nothing_to_say
+    known_better: str = ""
     given: tuple[str, ...] = ()
     as_much: float = 0.005
 
@@ -79,10 +83,14 @@ class Exercise:
         return Path(self.file).stem
 
     @property
+    def is_ours(self) -> bool:
+        return Path(self.file).parent == TASKS
+
+    @property
     def word(self) -> str:
         """The word that the command takes: the name of one of ours, and the file of a reader's own."""
         path, here = Path(self.file), Path.cwd()
-        if path.parent == TASKS:
+        if self.is_ours:
             return self.name
         return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
 

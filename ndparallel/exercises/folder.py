@@ -14,6 +14,7 @@ from ndparallel.exercises.answer import MOST_BYTES
 from ndparallel.exercises.verdict import IN_WORDS, NOT_BEGUN, Verdict
 
 MARKS_FILE = ".marks.json"
+CHANGED = "*"  # behind the mark of an answer that has changed since
 
 
 class Folder:
@@ -45,14 +46,14 @@ class Folder:
         return self.file(name).rename(kept)
 
     def mark(self, name: str) -> str:
-        """Return the mark of an answer in words, with a note where the file has changed since."""
+        """Return the mark of an answer in words, and CHANGED behind it where the file has changed since."""
         if not self.file(name).exists():
             return ""
         noted = self.marks().get(name)
         if noted is None:
             return NOT_BEGUN
         mark = IN_WORDS.get(noted["mark"], noted["mark"])
-        return mark + ("" if noted["sha256"] == self.hash(name) else ", changed since")
+        return mark + ("" if noted["sha256"] == self.hash(name) else CHANGED)
 
     def note(self, verdict: Verdict) -> None:
         """Keep a verdict's mark beside the answers."""

@@ -77,21 +77,26 @@ def sends_apart(result: RankResult) -> RankResult:
 
 def ready_made(results: Sequence[RankResult]) -> str:
     """Say which collective an answer calls that is asked to write one; nothing where it calls none."""
-    events = (event for result in results for event in map(Event._make, result.events))
-    called = [event.what[2] for event in events if event.kind == COLLECTIVE]
-    if not called:
-        return ""
-    return (
-        f"The numbers are right, but {called[0]} of collectives.py does what you are asked to write: use "
-        "gpu.send and gpu.receive alone."
-    )
+    for collective, _algorithm in called(results):
+        return (
+            f"The numbers are right, but {collective} of collectives.py does what you are asked to write: "
+            "use gpu.send and gpu.receive alone."
+        )
+    return ""
+
+
+def called(results: Sequence[RankResult]) -> Iterator[tuple[str, str]]:
+    """Yield the collectives of a run, each with its algorithm."""
+    for event in (Event._make(event) for result in results for event in result.events):
+        if event.kind == COLLECTIVE:
+            yield event.what[2:4]
 
 
 MEASURED = "The run that is measured and shown is right."
 
 
 def right_everywhere(
-    run: Callable[..., Attempt], name: str, measured: Sequence[int], *others: Sequence[int]
+    run: Callable[..., Attempt], name: str, measured: Sequence[float], *others: Sequence[float]
 ) -> Attempt:
     """Run an answer in the world that is measured, and in others, in which it must be right too. `name` says
     in which one it was wrong."""
@@ -103,7 +108,7 @@ def right_everywhere(
     return done
 
 
-def fault_of(run: Callable[..., Attempt], world: Sequence[int]) -> str:
+def fault_of(run: Callable[..., Attempt], world: Sequence[float]) -> str:
     """Say what is wrong with an answer in a world; nothing where it is right."""
     try:
         return run(*world).wrong
@@ -152,19 +157,21 @@ def in_lesson(
 
 def data_parallel(answer: Answer, name: str, job: Job, gpus: int, figures: Iterable[str]) -> Attempt:
     """Run an answer's rank program of this name as in_lesson does, on so many GPUs with a part of the batch
-    each. With OTHERS, and one microbatch fewer where there are several, it must be right too."""
+    each. It must be right too with OTHERS, with several buckets, and with one microbatch fewer where there
+    are several."""
     sequences, fewer = job.batch // (gpus * job.microbatches), max(job.microbatches - 1, 1)
 
     def program(gpu: GPU, job: Job) -> Any:
         return getattr(answer.on(gpu.rank), name)(gpu, job)
 
-    def run(gpus: int, layers: int, parts: int = fewer) -> Attempt:
+    def run(gpus: int, layers: int, parts: int = fewer, bucket_mb: float = Job.bucket_mb) -> Attempt:
         model, batch = job.model.replace(layers=layers), gpus * parts * sequences
-        changed = job.replace(model=model, batch=batch, microbatches=parts)
+        changed = job.replace(model=model, batch=batch, microbatches=parts, bucket_mb=bucket_mb)
         return in_lesson(program, changed, Mesh(dp=gpus), figures)
 
     other = f"With {{}} GPUs, {count(fewer, 'microbatch', 'es')} and {{}} layers"
-    return right_everywhere(run, other, (gpus, job.model.layers, job.microbatches), *OTHERS)
+    measured = (gpus, job.model.layers, job.microbatches, job.bucket_mb)
+    return right_everywhere(run, other, measured, *OTHERS)
 
 
 def wrong_gradients(
@@ -219,7 +226,8 @@ def missing_work(results: Sequence[RankResult], alone: Sequence[RankResult]) -> 
         return ""
     return (
         f"The numbers are right, but the clocks know of {charged / work:.0%} of the work: what numpy "
-        "multiplies alone, as in h @ w, takes no time. Multiply with what the task gives."
+        "multiplies alone, as in h @ w, takes no time. Multiply with what the task gives, as it is "
+        "given."
     )
 
 

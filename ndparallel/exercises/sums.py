@@ -1,13 +1,17 @@
 """Arrays that say whose parts they are the sum of.
 
-Idea   Rank r holds base^r * (i + 1) in element i. So a sum over ranks, divided by i + 1, has in its digits
-       how often each rank's part is in it: with base 4, 1 + 4 + 16 + 64 is all four ranks once.
-Limit  Exact while the whole sum stays below 2^24, which float32 holds: 4 ranks with base 4, 8 with base 3.
+Idea   Rank r holds base^r * (1000 + i) in element i. So a sum over ranks, divided by 1000 + i, has in its
+       digits how often each rank's part is in it: with base 4, 1 + 4 + 16 + 64 is all four ranks once. The
+       sums of four ranks and more do not fit into 16 bits, so no message can be shortened.
+Limit  Exact while the whole sum stays below 2^24, which float32 holds: 4 ranks with base 4, 8 with base 3
+       and at most 1,500 elements.
 """
 
 import numpy as np
 
 from ndparallel.base.words import listed
+
+FIRST = 1000  # of rank 0 in element 0
 
 
 def base_of(ranks: int) -> int:
@@ -16,7 +20,7 @@ def base_of(ranks: int) -> int:
 
 def part(rank: int, ranks: int, size: int) -> np.ndarray:
     """Return what a rank holds at the start: a float32 array."""
-    return np.float32(base_of(ranks) ** rank) * np.arange(1, size + 1, dtype=np.float32)
+    return np.float32(base_of(ranks) ** rank) * np.arange(FIRST, FIRST + size, dtype=np.float32)
 
 
 def whole(ranks: int, size: int) -> np.ndarray:
@@ -39,7 +43,7 @@ def explain(
     value, right = float(found.reshape(-1)[place]), float(expected.reshape(-1)[place])
     many = f" ({places.size} of {found.size} elements are wrong)" if found.size > 1 else ""
     return (
-        f"Rank {rank}, element {place} of {name}: {value:g}, and {right:g} is right{many}. "
+        f"Rank {rank}, element {place} of {name}: {value:.8g}, and {right:.8g} is right{many}. "
         f"{meaning(rank, value, first + place, ranks)}"
     )
 
@@ -50,7 +54,7 @@ def meaning(rank: int, value: float, place: int, ranks: int) -> str:
     if times is None:
         return (
             "It is no sum of the ranks' parts of this element: is a piece in the wrong place, or added where "
-            "it should be written?"
+            "it should be written, or sent in fewer bits than it has?"
         )
     if times == [int(other == rank) for other in range(ranks)]:
         return (
@@ -77,7 +81,7 @@ def parts_of(ranks: list[str]) -> str:
 
 def contributions(value: float, place: int, ranks: int) -> list[int] | None:
     """Return how often each rank's part is in a value of element `place`; None where it is no such sum."""
-    number, rest = divmod(value, place + 1)
+    number, rest = divmod(value, FIRST + place)
     if rest or not np.isfinite(value) or number < 0 or number >= base_of(ranks) ** ranks:
         return None
     times = []

@@ -70,6 +70,8 @@ def reasons(exercise: Exercise, mark: str, yours: Attempt, par: Attempt) -> Iter
         yield ended(yours.wrong)
         return
     yield headline(mark, yours.figures, par.figures)
+    if mark == BETTER:
+        yield exercise.known_better or "Offer it to the project." * exercise.is_ours
     yield from yours.remarks
     if mark == PASSED:
         yield exercise.over_par(yours, par)
@@ -85,10 +87,7 @@ def headline(mark: str, yours: Mapping[str, float], par: Mapping[str, float]) ->
     times = {name: yours[name] / par[name] for name in par if par[name]}
     if mark == BETTER:
         better = [name for name, ratio in times.items() if ratio < 1]
-        return (
-            f"Right, and better than the model solution in {listed([words(name) for name in better])}. "
-            "Offer it to the project."
-        )
+        return f"Right, and better than the model solution in {listed([words(name) for name in better])}."
     missing = [name for name in par if not par[name] and yours[name]]
     if missing:
         return (
@@ -118,6 +117,7 @@ def printed(verdict: Verdict, title: str, width: int) -> Iterator[RenderableType
         rows = [
             (words(name), shown(name, verdict.yours[name]), shown(name, par))
             for name, par in verdict.par.items()
+            if name in verdict.yours  # an exercise of one's own may measure less where an answer is wrong
         ]
         yield quiet_table(("", "yours", "model solution"), rows, width)
     yield from drawn(verdict.pictures, width)

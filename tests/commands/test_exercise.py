@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ndparallel.commands.command_line import main
+from ndparallel.commands.exercise import overview
 from ndparallel.exercises.catalog import ORDER, all_exercises, find_exercise
+from ndparallel.exercises.folder import CHANGED, Folder
 from ndparallel.exercises.template import solution, template
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "exercises.md"
@@ -59,7 +62,16 @@ def test_a_right_answer_gets_its_mark_and_the_list_shows_it(folder, capsys):
     assert re.search(r"ring .* as good as ours", capsys.readouterr().out)
     (folder / "ring.py").write_text(solved("ring") + "# one line more\n", "utf-8")
     main(["exercise"])
-    assert re.search(r"ring .* as good as ours, changed since", capsys.readouterr().out)
+    told = capsys.readouterr().out
+    assert re.search(r"ring .* as good as ours\*\n", told) and "* The answer has changed since" in told
+
+
+def test_the_list_has_one_line_for_each_exercise_in_80_columns_whatever_the_marks(folder, monkeypatch):
+    monkeypatch.setattr(Folder, "mark", lambda self, name: f"better than ours{CHANGED}")
+    console = Console(width=80)
+    with console.capture() as printed:
+        console.print(next(overview(Folder(folder), 80)))
+    assert len(printed.get().splitlines()) == len(ORDER) + 2
 
 
 def test_an_answer_that_is_right_and_slow_is_told_of_a_hint_and_of_what_is_next(folder, capsys):
@@ -224,6 +236,11 @@ def test_an_exercise_of_ones_own_is_one_file(folder, capsys):
     (folder / "mean.py").write_text("def mean(gpu, number):\n    return number\n", "utf-8")
     assert main(["exercise", "course/mean.py"]) == 1
     assert "A hint: ndparallel exercise course/mean.py --hint" in capsys.readouterr().out
+    by_heart = "import numpy as np\ndef mean(gpu, number):\n    return np.array([0.5])\n"
+    (folder / "mean.py").write_text(by_heart, "utf-8")
+    assert main(["exercise", "course/mean.py"]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "With the numbers 2 and 6: The GPUs return [0.5, 0.5], and the mean is 4." in told
     (folder / "mean.py").write_text(example[1], "utf-8")
     assert main(["exercise", "course/mean.py", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mark"] == "par"

@@ -3,6 +3,7 @@ told what is wrong with them."""
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -11,6 +12,9 @@ from types import FunctionType
 import numpy as np
 import pytest
 
+from gpu import GPU
+from ndparallel.base.quantities import si
+from ndparallel.base.words import WIDTH
 from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer, with_place
 from ndparallel.exercises.catalog import ORDER, find_exercise
 from ndparallel.exercises.exercise import Attempt, Exercise
@@ -18,12 +22,13 @@ from ndparallel.exercises.grade import graded, par_of
 from ndparallel.exercises.runs import in_pipeline
 from ndparallel.exercises.tasks import fill_the_bubble, heavy_head, no_bubble, prefetch, vocabulary_loss
 from ndparallel.exercises.template import is_solution, solution, template
-from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict, judge
+from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict, judge, printed
 from ndparallel.model.units import ModelConfig
 from ndparallel.pipeline.timing import Timing
 from ndparallel.training.job import MODEL_SIZES
 
 FEWEST_ANSWERS = 3  # wrong or slow ones, of each exercise
+ONE_WORLD = ("capstone", "fit_one_gpu", "heavy_head", "make_it_fit", "who_sits_where")  # no other is tried
 
 
 def answers(name: str) -> dict[str, Callable]:
@@ -68,6 +73,16 @@ def test_a_wrong_or_slow_answer_is_told_what_is_wrong(name, answer):
     assert verdict.mark in (WRONG, PASSED)
     assert " ".join(str(function.__doc__).split()) in " ".join(verdict.sentences)
     assert all(sentence.endswith((".", "?")) for sentence in verdict.sentences)
+    assert list(printed(verdict, name, WIDTH))
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_who_is_right_in_the_measured_run_alone_sees_the_figures_of_par(name, monkeypatch):
+    monkeypatch.setattr("ndparallel.exercises.runs.fault_of", lambda run, world: "it is not right.")
+    exercise = find_exercise(name)
+    verdict = graded(exercise, Path(exercise.file), lambda: ModelAnswer(exercise.asks), par(name))
+    assert verdict.mark == (PAR if name in ONE_WORLD else WRONG)
+    assert list(verdict.yours) == list(verdict.par) and list(printed(verdict, name, WIDTH))
 
 
 @pytest.mark.parametrize("name", ORDER)
@@ -92,6 +107,10 @@ def test_make_it_fit_says_how_large_its_model_is():
     task = find_exercise("make_it_fit").task
     assert f"{int(large / small)} times as many weights" in task
     assert f"take {16 * large / 1e6:.0f} MB" in task  # float32: weights, gradients and two moments
+
+
+def test_talk_once_says_how_much_is_sent_four_times():
+    assert f"four times {si(par('talk_once').figures['bytes_sent'], 'B')}" in find_exercise("talk_once").task
 
 
 @pytest.mark.parametrize("name", ORDER)
@@ -167,6 +186,47 @@ def test_the_model_solution_as_it_is_printed_behind_the_readers_file_is_par(name
     exercise = find_exercise(name)
     text = f"{template(exercise)}\n\n{solution(exercise)}\n"
     assert verdict_of_file(name, tmp_path / f"{name}.py", text).mark == PAR
+
+
+SENT = (
+    *("ring", "halves", "everybody", "broadcast", "why_does_it_hang", "two_nodes", "columns_then_rows"),
+    *("sum_that_can_wait", "f_and_g", "vocabulary_loss", "ring_attention", "ulysses", "experts"),
+)
+
+
+@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("bits", [np.dtype(np.float16), np.dtype(np.uint16)])
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+def test_messages_of_16_bits_are_no_answer(name, bits, monkeypatch):
+    par(name)
+    send, receive = GPU.send, GPU.receive
+
+    def send_short(gpu, target, array, what):
+        send(gpu, target, array.astype(bits), what)
+
+    def receive_short(gpu, source, what, into=None, combine=None):
+        array = receive(gpu, source, what).astype(np.float32)
+        if into is None:
+            return array
+        into[...] = combine(into, array) if combine else array
+        return into
+
+    monkeypatch.setattr(GPU, "send", send_short)
+    monkeypatch.setattr(GPU, "receive", receive_short)
+    exercise = find_exercise(name)
+    verdict = graded(exercise, Path(exercise.file), lambda: ModelAnswer(exercise.asks), par(name))
+    assert verdict.mark == WRONG
+
+
+@pytest.mark.parametrize("name", [name for name in ORDER if find_exercise(name).given])
+@pytest.mark.parametrize("cheaper", ["", "gpu.compute(Operation('attention', flops=1))"])
+def test_what_is_given_cannot_be_made_cheaper(name, cheaper, tmp_path):
+    exercise = find_exercise(name)
+    text = f"{template(exercise)}\n\n{solution(exercise)}\n"
+    text, changes = re.subn(r"gpu\.compute\(.*", cheaper or "pass", text)
+    verdict = verdict_of_file(name, tmp_path / f"{name}.py", text)
+    assert changes == 1 and verdict.mark == WRONG
+    assert "the clocks know of 0% of the work" in verdict.sentences[0]
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.table import Table
 
 from gpu import CLASSROOM, GPU, Operation
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import WIDTH
 from ndparallel.engines.launch import launch
 from ndparallel.exercises import grade as grading
 from ndparallel.exercises.answer import ModelAnswer, with_place
 from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade, graded, par_of
 from ndparallel.exercises.runs import attempt_of, wrong_losses
-from ndparallel.exercises.sums import contributions, explain, meaning, part, whole
-from ndparallel.exercises.verdict import WRONG, mark_of
+from ndparallel.exercises.sums import FIRST, contributions, explain, meaning, part, whole
+from ndparallel.exercises.verdict import WRONG, Verdict, mark_of, printed
 from tests.engines.test_failures import wait_until_gone
 
 HEAD = "def all_reduce(gpu, array, ranks):\n"
@@ -132,6 +134,27 @@ def test_a_file_that_is_no_answer_is_refused(tmp_path, text, sentence):
     assert sentence in told
 
 
+@pytest.mark.parametrize(
+    ("exercise", "text"),
+    [
+        ("ring", "from ndparallel.exercises.tasks.ring import all_reduce\n"),
+        (
+            "ring",
+            "from ndparallel.exercises.tasks.ring import all_reduce as ours\n"
+            "def all_reduce(gpu, array, ranks):\n    ours(gpu, array, ranks)\n",
+        ),
+        ("fsdp", "from importlib import import_module\nfsdp = import_module('1d_data_parallel').fsdp\n"),
+        ("prefetch", "from ndparallel.training.fully_sharded import fsdp_prefetch\n"),
+    ],
+)
+def test_the_model_solution_is_no_answer_where_it_is_imported(tmp_path, exercise, text):
+    path = tmp_path / f"{exercise}.py"
+    path.write_text(text, "utf-8")
+    verdict = grade(find_exercise(exercise), path)
+    assert verdict.mark == WRONG
+    assert "is the model solution itself: it is right, and it is not yours" in verdict.sentences[0]
+
+
 def test_an_error_names_its_line_once_and_none_of_another_file():
     def fails() -> None:
         raise UserError("it cannot be")
@@ -159,17 +182,23 @@ def test_a_mark_is_better_only_where_nothing_is_worse():
     assert mark_of({"step_seconds": 10.04, "bytes_sent": 99.6}, par, 0.005) == "par"
 
 
+def test_a_wrong_answer_with_fewer_figures_than_par_can_be_shown():
+    verdict = Verdict("mean", WRONG, ("It is wrong.",), {"seconds": 1.0}, {"seconds": 2.0, "bytes_sent": 8.0})
+    headline, sentence, table = printed(verdict, "Meet in the middle", WIDTH)
+    assert isinstance(table, Table) and table.row_count == 1
+
+
 @pytest.mark.parametrize(("ranks", "place", "most"), [(2, 0, 3), (4, 6, 3), (8, 2, 2)])
 def test_a_sum_says_how_often_each_ranks_part_is_in_it(ranks, place, most):
-    """Parts are powers of 4, or of 3 where there are more than four, times the element's place."""
+    """Parts are powers of 4, or of 3 where there are more than four, times the element's number."""
     base = {2: 4, 4: 4, 8: 3}[ranks]
     for times in product(range(most + 1), repeat=min(ranks, 4)):
         every = [*times, *[1] * (ranks - len(times))]
-        value = sum(number * base**rank for rank, number in enumerate(every)) * (place + 1)
+        value = sum(number * base**rank for rank, number in enumerate(every)) * (FIRST + place)
         assert contributions(float(value), place, ranks) == every
-    assert contributions(base**ranks * (place + 1.0), place, ranks) is None
-    assert contributions(-1.0 * (place + 1), place, ranks) is None
-    assert contributions(place + 1.5, place, ranks) is None
+    assert contributions(base**ranks * float(FIRST + place), place, ranks) is None
+    assert contributions(-1.0 * (FIRST + place), place, ranks) is None
+    assert contributions(FIRST + place + 0.5, place, ranks) is None
     assert contributions(math.inf, place, ranks) is None
 
 
@@ -186,13 +215,13 @@ def test_the_whole_is_every_part_once():
     ([1, 1, 0, 1], "lacks the part of rank 2"), ([1, 1, 2, 1], "has the part of rank 2 more than once"),
 ])  # fmt: skip
 def test_a_wrong_sum_is_told_by_whose_parts_it_has(times, told):
-    value = 3.0 * sum(number * 4**rank for rank, number in enumerate(times))
+    value = (FIRST + 2.0) * sum(number * 4**rank for rank, number in enumerate(times))
     assert told in meaning(1, value, 2, 4)
 
 
 @pytest.mark.parametrize(("found", "told"), [
     (np.zeros(3, np.float32), "should have shape [4], and has [3]"), ([0.0] * 4, "and has list"),
-    (part(1, 4, 4), "element 0 of array: 4, and 85 is right (4 of 4 elements are wrong)"),
+    (part(1, 4, 4), "element 0 of array: 4000, and 85000 is right (4 of 4 elements are wrong)"),
     (whole(4, 4), ""),
 ])  # fmt: skip
 def test_an_array_is_told_its_shape_or_its_first_wrong_element(found, told):

@@ -22,6 +22,7 @@ from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, ready_ma
 
 WORLDS = ((8, 2000), (4, 2000), (2, 2003))  # GPUs and elements: the first is measured
 RANKS, SIZE = WORLDS[0]
+FIRST = 1_000_001  # element 0: no element fits into 16 bits
 
 
 def broadcast(gpu: GPU, array: np.ndarray, ranks: int) -> None:
@@ -39,7 +40,7 @@ def attempt(answer) -> Attempt:
 
 
 def in_world(answer, ranks: int, size: int) -> Attempt:
-    expected = np.arange(1, size + 1, dtype=np.float32)
+    expected = np.arange(FIRST, FIRST + size, dtype=np.float32)
 
     def program(gpu: GPU) -> np.ndarray:
         array = expected.copy() if gpu.rank == 0 else np.zeros(size, np.float32)
@@ -57,9 +58,19 @@ def fault(rank: int, found: np.ndarray, expected: np.ndarray) -> str:
         return ""
     if not found.any():
         return f"GPU {rank} has received nothing, or not into `array`: only into=array fills it."
-    first, value = places[0], found[places[0]]
-    where = "still empty" if value == 0 else f"element {value - 1:.0f} of the array, in the wrong place"
-    return f"GPU {rank}, element {first}: {where} ({places.size} of {len(found)} elements are wrong)."
+    first = places[0]
+    stands = seen(float(found[first]), float(expected[first]), expected)
+    return f"GPU {rank}, element {first}: {stands} ({places.size} of {len(found)} elements are wrong)."
+
+
+def seen(value: float, right: float, expected: np.ndarray) -> str:
+    """Say what stands where an element should."""
+    if value == 0:
+        return "still empty"
+    elsewhere = np.flatnonzero(expected == value)
+    if elsewhere.size:
+        return f"element {elsewhere[0]} of the array, in the wrong place"
+    return f"{value:.8g}, and {right:.8g} is right"
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:

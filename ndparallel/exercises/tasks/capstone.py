@@ -71,7 +71,8 @@ def attempt(answer) -> Attempt:
         allowed = f"and {gigabytes(limit())} may be used"
         return Attempt(wrong=f"It needs {gigabytes(needed)} a GPU, {allowed}. {what_fills(prediction)}")
     remarks = f"{reached(prediction)} {where_time_goes(prediction)}"
-    return Attempt({"step_seconds": prediction.seconds}, remarks=(remarks,), spent=prediction.step.breakdown)
+    figures, spent = {"step_seconds": prediction.seconds}, prediction.step.breakdown
+    return Attempt(figures, remarks=(remarks,), advice=what_buys_time(chosen), spent=spent)
 
 
 def require_kinds(chosen: Plan) -> None:
@@ -107,6 +108,12 @@ def where_time_goes(prediction: Prediction) -> str:
     return f"Its step is {named}."
 
 
+def what_buys_time(chosen: Plan) -> str:
+    """Say what can be done with memory that is left."""
+    less = ", or recompute less" if chosen.recompute != "none" else ""
+    return f"Memory that is left can buy time: cut less{less}."
+
+
 def largest(parts: Mapping[str, float], most: int) -> list[tuple[str, float]]:
     return sorted(parts.items(), key=lambda part: -part[1])[:most]
 
@@ -120,7 +127,7 @@ def over_par(yours: Attempt, par: Attempt) -> str:
     named = listed([f"{si(seconds, 's')} more on {WORDS[name]}" for name, seconds in most])
     return (
         f"The best plan that the search finds takes {left} less: more than a prediction may be wrong. "
-        f"Yours spends {named}. Memory that is left can buy time: cut less, or recompute less."
+        f"Yours spends {named}. {yours.advice}"
     )
 
 

@@ -38,7 +38,9 @@ from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome
 from ndparallel.training.two_layers import TwoLayers
 
-GPUS = ((4,), (2,), (8,))  # the first is measured
+WORLDS = ((4, 1), (2, 2), (8, 2))  # GPUs, and passes whose gradients add up: the first is measured
+NAME = "With {} GPUs and {} passes a step"
+OVERWRITTEN = "It lacks what the pass before has left there: add your gradient to it, with +=."
 
 
 def forward_and_backward(gpu: GPU, mlp: TwoLayers, tp: Group) -> np.ndarray:
@@ -54,10 +56,10 @@ def forward_and_backward(gpu: GPU, mlp: TwoLayers, tp: Group) -> np.ndarray:
 
 
 def attempt(answer) -> Attempt:
-    return right_everywhere(lambda gpus: on_so_many(answer, gpus), "With {} GPUs", *GPUS)
+    return right_everywhere(lambda *world: in_world(answer, *world), NAME, *WORLDS)
 
 
-def on_so_many(answer, gpus: int) -> Attempt:
+def in_world(answer, gpus: int, passes: int) -> Attempt:
     gradients_of_x = {}
 
     def program(gpu: GPU, job: Job) -> Outcome:
@@ -65,7 +67,9 @@ def on_so_many(answer, gpus: int) -> Attempt:
         mine = part(job.model.ffn, tp.size, tp.index(gpu.rank))
         mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(rows=mine)
         for _ in mlp.steps():
-            gradients_of_x[gpu.rank] = answer.on(gpu.rank).forward_and_backward(gpu, mlp, tp)
+            for _ in range(passes):
+                gradients_of_x[gpu.rank] = answer.on(gpu.rank).forward_and_backward(gpu, mlp, tp)
+            take_mean(mlp, passes)
         return mlp.outcome
 
     reference = module_of(full_name("2d")).columns_then_rows
@@ -74,7 +78,16 @@ def on_so_many(answer, gpus: int) -> Attempt:
     return done.with_fault(first_fault(fault_of_x(rank, dx) for rank, dx in sorted(gradients_of_x.items())))
 
 
+def take_mean(mlp: TwoLayers, passes: int) -> None:
+    """Make the gradients and losses of a step's passes, which are alike, those of one."""
+    for held in mlp.held:
+        held.gradient /= passes
+    del mlp.outcome.losses[1:]
+
+
 def meaning(times: float) -> str:
+    if abs(times - 1 / 2) < 0.01:
+        return OVERWRITTEN
     return (
         "B's gradient needs the whole dy: was y summed before mlp.loss_gradient(y)? A's needs this GPU's "
         "columns of dz, and no sum."
@@ -125,4 +138,6 @@ EXERCISE = Exercise(
     learned="a pair of matmuls cut by columns, then by rows, needs one sum forward and one backward.",
     page="docs/book/2d.md",
     over_par=over_par,
+    known_better="The project has a better way, too: one of the two sums can travel while something else is "
+    "multiplied. It is the exercise sum_that_can_wait.",
 )

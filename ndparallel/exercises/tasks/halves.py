@@ -117,4 +117,5 @@ EXERCISE = Exercise(
     "pieces pay a once, but every GPU talks to every other, and not to its neighbours alone.",
     page="docs/book/1d.md",
     over_par=over_par,
+    known_better="The project has this way, too: pieces that go straight to their readers.",
 )

@@ -39,15 +39,14 @@ def schedule(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
 
 def attempt(answer) -> Attempt:
     done = as_schedule(answer, "FIW")
-    if done.wrong:
+    if not isinstance(done.picture, Timing):  # it cannot run
         return done
-    assert isinstance(done.picture, Timing)
     idle = max(span - busy for span, busy in zip(done.picture.spans, done.picture.busy))
     held = done.figures["held_microbatches"]
     too_many = (
         f"A GPU holds {held:g} microbatches at once, and may hold {MOST_HELD}." if held > MOST_HELD else ""
     )
-    return replace(done, figures={"idle_seconds": idle}, wrong=too_many)
+    return replace(done, figures={"idle_seconds": idle}, wrong=too_many or done.wrong)
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:

@@ -27,8 +27,9 @@ import numpy as np
 
 from gpu import GPU, Operation
 from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import RankResult
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
+from ndparallel.exercises.runs import attempt_of, first_fault, missing_work, on_gpus, right_everywhere
 from ndparallel.hardware.pocket import POCKET
 
 WORLDS = ((4, 256), (3, 96), (2, 64))  # GPUs and tokens: the first is measured
@@ -112,8 +113,15 @@ def in_world(answer, ranks: int, sequence: int) -> Attempt:
     results = on_gpus(program, ranks, POCKET)
     right = whole(*problem(sequence).astype(np.float64))
     wrong = first_fault(fault(result.rank, result.value, right[cut[result.rank]]) for result in results)
+    wrong = wrong or missing_work(results, on_one_gpu(sequence))
     done = attempt_of(results, ("step_seconds", "exposed_seconds"), wrong)
     return replace(done, remarks=(STRIPED,) * all(is_striped(part, ranks) for part in cut))
+
+
+def on_one_gpu(sequence: int) -> list[RankResult]:
+    """Attend as it is given, with the whole sequence on one GPU."""
+    (q, k, v), places = problem(sequence), np.arange(sequence)
+    return on_gpus(lambda gpu: attend(gpu, q, k, v, places, places), 1, POCKET)
 
 
 def wrong_cut(cut: list[np.ndarray], sequence: int) -> str:

@@ -6,7 +6,7 @@ sum of the means.
 
         microbatch      0          1          2          3
         compute         F B        F B        F B        F B
-        links             ====       ====       ====       ====     four times 630 kB
+        links             ====       ====       ====       ====     four times 420 kB
 
 Given   microbatches                        the numbers of this step's microbatches, a range
         everything else as in `leave_early`

@@ -21,18 +21,21 @@ Right is the sum of all eight on every GPU, and as well with 3 nodes of 2 or 2 n
 length of the array. Then the seconds count.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import CLASSROOM, GPU, Link
+from ndparallel.engines.launch import RankResult
 from ndparallel.exercises import sums
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
+from ndparallel.exercises.runs import attempt_of, called, first_fault, on_gpus, right_everywhere
 
 # nodes, GPUs in each, and elements: the first is measured
 WORLDS = ((2, 4, 800), (3, 2, 801), (2, 3, 802))
+LEVELS = "hierarchical"
 SLOW = Link(latency_seconds=0.2, bandwidth_bytes_per_second=CLASSROOM.inside.bandwidth_bytes_per_second / 10)
 
 
@@ -63,7 +66,17 @@ def in_world(answer, nodes: int, gpus_per_node: int, size: int) -> Attempt:
     results = on_gpus(program, ranks, replace(CLASSROOM, gpus_per_node=gpus_per_node, across=SLOW))
     expected = sums.whole(ranks, size)
     wrong = first_fault(sums.explain(result.rank, result.value, expected, ranks) for result in results)
-    return attempt_of(results, ("step_seconds",), wrong)
+    return attempt_of(results, ("step_seconds",), wrong or ready_made_levels(results))
+
+
+def ready_made_levels(results: Sequence[RankResult]) -> str:
+    """Say that an answer calls the algorithm that it is asked to write; nothing where it does not."""
+    if LEVELS not in (algorithm for _, algorithm in called(results)):
+        return ""
+    return (
+        f"The numbers are right, but the algorithm {LEVELS!r} does what you are asked to write: call the "
+        "collectives without it."
+    )
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
@@ -96,4 +109,5 @@ EXERCISE = Exercise(
     "GPUs in a node.",
     page="docs/book/1d.md",
     over_par=over_par,
+    as_much=0.01,  # for the latencies inside a node, which are not the point
 )

@@ -23,7 +23,7 @@ import numpy as np
 from gpu import GPU, Operation
 from ndparallel.base.words import listed
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
+from ndparallel.exercises.runs import attempt_of, first_fault, missing_work, on_gpus, right_everywhere
 from ndparallel.hardware.pocket import POCKET
 
 WORLDS = ((4, 256, 8), (3, 96, 6), (2, 64, 2))  # GPUs, tokens and heads: the first is measured
@@ -80,7 +80,7 @@ def in_world(answer, ranks: int, tokens: int, heads: int) -> Attempt:
     (alone,) = on_gpus(lambda gpu: attend(gpu, *qkv.astype(np.float64)), 1, POCKET)
     right = np.split(alone.value, ranks)
     wrong = first_fault(fault(result.rank, result.value, right[result.rank], ranks) for result in results)
-    return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
+    return attempt_of(results, ("step_seconds", "bytes_sent"), wrong or missing_work(results, [alone]))
 
 
 def fault(rank: int, found: object, right: np.ndarray, ranks: int) -> str:
@@ -96,10 +96,11 @@ def fault(rank: int, found: object, right: np.ndarray, ranks: int) -> str:
         return ""
     each = right.shape[1] // ranks
     bad = sorted({int(head) // each for head in np.flatnonzero(~close.all(axis=0))})
+    gpus = f"GPU{'s' * (len(bad) > 1)} {listed([str(gpu) for gpu in bad])}"
     return (
-        f"GPU {rank}: of its tokens the heads are wrong that GPU {listed([f'{gpu}' for gpu in bad])} attends "
-        "with. Do keys and values stand there in the order of the tokens, those of GPU 0 first? And do the "
-        "heads, when they have come back?"
+        f"GPU {rank}: its tokens have wrong results in the heads of {gpus}. Do keys and "
+        "values stand in the order of the tokens, those of GPU 0 first? And do the heads, when they have "
+        "come back?"
     )
 
 

@@ -42,10 +42,14 @@ def cross_entropy(gpu: GPU, logits: np.ndarray, targets: np.ndarray, first: int,
 
 
 def problem(tokens: int, symbols: int) -> tuple[np.ndarray, np.ndarray]:
-    """Logits so large that exp of them is infinite, and targets on all GPUs."""
+    """Logits so large that exp of them is infinite, and targets on all GPUs. Every second token has a loss so
+    small that no sum may be rounded to 16 bits."""
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 60, (tokens, symbols)).astype(np.float32)
-    return logits, generator.integers(0, symbols, tokens)
+    targets = generator.integers(0, symbols, tokens)
+    logits[::2] /= 60
+    logits[range(0, tokens, 2), targets[::2]] = 6
+    return logits, targets
 
 
 def attempt(answer) -> Attempt:
@@ -95,8 +99,8 @@ def meaning(found: np.ndarray) -> str:
             "all of them."
         )
     return (
-        "Does every GPU subtract the same largest logit, is the sum over all symbols, and does the GPU that "
-        "has the target tell the others?"
+        "Does every GPU subtract the same largest logit, is the sum over all symbols and not rounded, and "
+        "does the GPU that has the target tell the others?"
     )
 
 
@@ -125,4 +129,6 @@ EXERCISE = Exercise(
     learned="a loss over a cut vocabulary sends three numbers for every token, whatever the vocabulary.",
     page="docs/book/2d.md",
     over_par=over_par,
+    known_better="The project knows better ways: sum and target can travel in one message, and a maximum can "
+    "be rounded, if all GPUs subtract the same one.",
 )

@@ -72,7 +72,8 @@ def two_sums_mended(gpu: GPU, array: np.ndarray, ranks: int) -> np.ndarray:
     return of_pair + of_all
 
 
-# what each returns, where GPU r brings r + 1
+UNIT = 100_000  # no number of it fits into 16 bits
+# what each returns, in units, where GPU r brings r + 1
 EXPECTED = {
     "pass_right": lambda rank, ranks: (rank - 1) % ranks + 1,
     "sum_and_print": lambda rank, ranks: sum(range(ranks + 1)),
@@ -89,11 +90,13 @@ def all_three(answer, ranks: int) -> Attempt:
     for name, right in EXPECTED.items():
 
         def program(gpu: GPU, name: str = name) -> np.ndarray:
-            return getattr(answer.on(gpu.rank), name)(gpu, np.full(8, gpu.rank + 1, np.float32), ranks)
+            return getattr(answer.on(gpu.rank), name)(
+                gpu, np.full(8, UNIT * (gpu.rank + 1), np.float32), ranks
+            )
 
         results = on_gpus(program, ranks, CLASSROOM)
         wrong = first_fault(
-            fault(name, result.rank, result.value, right(result.rank, ranks)) for result in results
+            fault(name, result.rank, result.value, UNIT * right(result.rank, ranks)) for result in results
         )
         last = attempt_of(results, ("step_seconds",), wrong)
         if wrong:
@@ -104,8 +107,8 @@ def all_three(answer, ranks: int) -> Attempt:
 def fault(name: str, rank: int, found: object, right: float) -> str:
     if isinstance(found, np.ndarray) and found.shape == (8,) and (found == right).all():
         return ""
-    shown = f"{found.flat[0]:g}" if isinstance(found, np.ndarray) and found.size else repr(found)
-    return f"{name}: GPU {rank} returned {shown}, and {right:g} is right."
+    shown = f"{found.flat[0]:.8g}" if isinstance(found, np.ndarray) and found.size else repr(found)
+    return f"{name}: GPU {rank} returned {shown}, and {right:.8g} is right."
 
 
 EXERCISE = Exercise(

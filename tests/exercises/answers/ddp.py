@@ -15,6 +15,18 @@ def trains_four_models(gpu, job):
     return replica.outcome
 
 
+def averages_one_bucket(gpu, job):
+    """With 3 GPUs, 3 microbatches and 2 layers: GPU 0, gradient of"""
+    replica = Replica(gpu, job, bucket_mb=job.bucket_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        replica.buckets[0].all_reduce()
+        replica.optimizer_step()
+    return replica.outcome
+
+
 def averages_too_early(gpu, job):
     """GPU 0, gradient of"""
     replica = Replica(gpu, job)

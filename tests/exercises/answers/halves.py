@@ -50,7 +50,7 @@ class NeighboursPiece:
 
 
 class AddsWhileGathering:
-    """is a piece in the wrong place, or added where it should be written?"""
+    """is a piece in the wrong place, or added where it should be written, or sent in fewer bits"""
 
     reduce_scatter = staticmethod(reduce_scatter)
 

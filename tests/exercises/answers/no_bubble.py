@@ -31,3 +31,15 @@ def w_at_once(rank, ranks, microbatches):
         if turn >= ahead:
             yield Action("I", rank, turn - ahead)
             yield Action("W", rank, turn - ahead)
+
+
+def only_for_4_gpus_and_8_microbatches(rank, ranks, microbatches):
+    """With 3 GPUs and 5 microbatches:"""
+    ahead, later = 2 * (3 - rank), 2 * rank
+    for turn in range(8 + ahead + later):
+        if turn < 8:
+            yield Action("F", rank, turn)
+        if 0 <= turn - ahead < 8:
+            yield Action("I", rank, turn - ahead)
+        if 0 <= turn - ahead - later < 8:
+            yield Action("W", rank, turn - ahead - later)

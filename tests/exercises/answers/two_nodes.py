@@ -14,6 +14,19 @@ def one_ring(gpu, array, nodes, gpus_per_node):
     all_reduce(gpu, array, all_of(nodes, gpus_per_node))
 
 
+def calls_the_algorithm(gpu, array, nodes, gpus_per_node):
+    """the algorithm 'hierarchical' does what you are asked to write: call the collectives without it"""
+    all_reduce(gpu, array, all_of(nodes, gpus_per_node), algorithm="hierarchical")
+
+
+def calls_its_halves(gpu, array, nodes, gpus_per_node):
+    """the algorithm 'hierarchical' does what you are asked to write: call the collectives without it"""
+    everybody = all_of(nodes, gpus_per_node)
+    piece = np.empty_like(np.array_split(array, everybody.size)[gpu.rank])
+    reduce_scatter(gpu, piece, array, everybody, algorithm="hierarchical")
+    all_gather(gpu, array, piece, everybody, algorithm="hierarchical")
+
+
 def leaders_talk(gpu, array, nodes, gpus_per_node):
     """each of the four GPUs can take a quarter of it across"""
     first = gpu.rank - gpu.rank % gpus_per_node
@@ -76,7 +89,7 @@ def only_for_2_nodes_of_4(gpu, array, nodes, gpus_per_node):
 
 
 def only_for_2_nodes(gpu, array, nodes, gpus_per_node):
-    """With 3 nodes of 2 GPUs and 801 elements: Rank 0, element 0 of array: 40, and 364 is right"""
+    """With 3 nodes of 2 GPUs and 801 elements: Rank 0, element 0 of array: 40000, and 364000 is right"""
     node, place = divmod(gpu.rank, gpus_per_node)
     inside = Group("inside", tuple(range(node * gpus_per_node, (node + 1) * gpus_per_node)))
     piece = np.empty_like(np.array_split(array, gpus_per_node)[place])

@@ -21,12 +21,12 @@ def by_heads(gpu, q, k, v, ranks, order=None, back=None):
 
 
 def own_tokens_only(gpu, q, k, v, ranks):
-    """GPU 1: of its tokens the heads are wrong that GPU 0, 1, 2 and 3 attends with"""
+    """GPU 1: its tokens have wrong results in the heads of GPUs 0, 1, 2 and 3. Do keys"""
     return attend(gpu, q, k, v)
 
 
 def own_tokens_first(gpu, q, k, v, ranks):
-    """GPU 0: of its tokens the heads are wrong that GPU 1, 2 and 3 attends with"""
+    """GPU 0: its tokens have wrong results in the heads of GPUs 1, 2 and 3."""
     return by_heads(gpu, q, k, v, ranks, order=[(gpu.rank + each) % ranks for each in range(ranks)])
 
 
@@ -36,7 +36,7 @@ def heads_in_another_order(gpu, q, k, v, ranks):
 
 
 def one_head_twice(gpu, q, k, v, ranks):
-    """of its tokens the heads are wrong that GPU 3 attends with"""
+    """its tokens have wrong results in the heads of GPU 3."""
     first, *others = np.split(by_heads(gpu, q, k, v, ranks), ranks, axis=1)
     return np.concatenate([first, *others[:-1], first], axis=1)
 
