@@ -649,6 +649,17 @@ def test_every_default_that_was_used_is_said():
     assert sum("not given" in note for note in notes) == 5  # head_dim, attention_bias and mlp_bias too
 
 
+@pytest.mark.parametrize(("model_type", "width"), [("qwen3", 128), ("qwen3_moe", 8), ("glm4_moe", 8)])
+def test_a_file_without_a_width_of_heads_has_the_one_that_transformers_gives_it(model_type, width):
+    """Qwen3Config's is 128; the mixtures' attention divides hidden_size by the heads."""
+    experts = {"num_experts": 6, "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+               "first_k_dense_replace": 0, "n_shared_experts": 1}  # fmt: skip
+    found = shape_of(
+        tiny(model_type, head_dim=None, hidden_size=48, num_attention_heads=6, **experts), "tiny", ""
+    )
+    assert found.head_dim == width
+
+
 SOME = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_shared_experts": 1}
 WINDOWS = [  # entries, and the layers out of 6 that see the whole sequence
     (tiny("cwm", sliding_window=9), [0, 4]),

@@ -69,7 +69,7 @@ def glm4_words(config: Config) -> Mapping[str, Any]:
 
 GLM4_MOE = Family(
     "Glm4MoeConfig",
-    {"tied": False, "attention_bias": False, "qk_norm": False, "every": 1},
+    {"head_dim": PER_HEAD, "tied": False, "attention_bias": False, "qk_norm": False, "every": 1},
     bias_flags={"attention_bias": ("qkv",)},
     experts=deepseek_v3_experts,
     words=glm4_words,

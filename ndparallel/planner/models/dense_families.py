@@ -25,7 +25,7 @@ QWEN2 = Family("Qwen2Config", {"head_dim": PER_HEAD, "tied": False, "use_window"
 MIMO = replace(QWEN2, class_name="MiMoConfig", must={"attention_bias": True})
 QWEN3 = Family(
     "Qwen3Config",
-    {"tied": False, "attention_bias": False, "use_window": False},
+    {"head_dim": 128, "tied": False, "attention_bias": False, "use_window": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
 )

@@ -55,7 +55,7 @@ QWEN2_MOE = Family(
 QWEN3_MOE = replace(
     QWEN3,
     class_name="Qwen3MoeConfig",
-    defaults={**QWEN3.defaults, "every": 1, "dense_layers": []},
+    defaults={**QWEN3.defaults, "head_dim": PER_HEAD, "every": 1, "dense_layers": []},
     experts=qwen3_experts,
 )
 
