@@ -143,7 +143,7 @@ def table_of(points: list[Point], width: int) -> Table:
 def cells(point: Point, base: Point | None) -> tuple[str, ...]:
     row, best, efficiency = USUAL.get(point.gpus), point.best, point.efficiency(base)
     return (
-        f"{point.gpus}: {plan_words(best.plan) if best else 'none fits'}",
+        f"{point.gpus}: {plan_words(best.plan) if best else 'no plan'}",
         f"{point.global_batch}",
         si(best.seconds, "s") if best else "-",
         f"{efficiency:.0%}" if efficiency else "-",

@@ -349,7 +349,7 @@ def test_scaling_says_where_a_model_does_not_fit(capsys):
         "--hardware",
         "a100-40",
     )
-    assert "1: none fits" in out and "Take more GPUs" in out
+    assert "1: no plan" in out and "Take more GPUs" in out
 
 
 def test_scaling_names_its_plans_in_json_and_the_peak_that_mfu_is_of(capsys):
