@@ -17,7 +17,7 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import WIDTH, listed, option_of, option_words
+from ndparallel.base.words import WIDTH, listed, option_words
 from ndparallel.commands.command_line import parser_of
 from ndparallel.launch_flags.options import described, job_words, priced, script_given
 from ndparallel.planner.job import Plan, TrainingJob
@@ -64,7 +64,7 @@ def print_remedies(none: NoPlanFits, arguments: argparse.Namespace) -> None:
 
     if not script_given(arguments):
         found = [typed_behind(arguments, one, (one.found.job, None), meant) for one in found]
-    found = [with_headroom(arguments, one) for one in found]
+    found = [one for each in found for one in with_headroom(arguments, each)]
     print(none.reason if found else f"{none.reason} {NONE}", file=sys.stderr)
     if arguments.json:
         print_json({"fits": False, "remedies": [each.as_dict() for each in found]})
@@ -74,12 +74,11 @@ def print_remedies(none: NoPlanFits, arguments: argparse.Namespace) -> None:
         show_remedies(console, found, bool(script_given(arguments)))
 
 
-def with_headroom(arguments: argparse.Namespace, remedy: Remedy) -> Remedy:
-    """Name what was typed of the memory that a plan may hold, where the remedy takes its place."""
-    if remedy.option != NO_HEADROOM:
-        return remedy
-    typed = [name for name in ("headroom", "max_memory") if getattr(arguments, name) is not None]
-    return replace(remedy, instead_of=tuple(map(option_of, typed)))
+def with_headroom(arguments: argparse.Namespace, remedy: Remedy) -> list[Remedy]:
+    """The remedy, in the place of a headroom that was typed; none that takes more than was allowed."""
+    if remedy.option != NO_HEADROOM or arguments.max_memory is None and arguments.headroom is None:
+        return [remedy]
+    return [replace(remedy, instead_of=("--headroom",))] if arguments.max_memory is None else []
 
 
 def show_remedies(console: Console, remedies: list[Remedy], of_a_script: bool = False) -> None:

@@ -197,9 +197,10 @@ def test_memory_that_a_search_leaves_free_is_a_remedy_where_a_plan_needs_it(caps
     assert room["tight"] and room["kind"] == REMEDY_KINDS[0] and room["instead_of"] == []
     typed = answer(capsys, f"{words} {room['option']}")["plans"][0]
     assert typed["step_seconds"] == pytest.approx(room["step_seconds"], rel=1e-12)
-    (given,) = (one for one in answer(capsys, f"{words} --max-memory 70GB", 2)["remedies"]
-                if "--headroom" in one["option"])  # fmt: skip
-    assert given["instead_of"] == ["--max-memory"]
+    allowed = {limit: [one["instead_of"] for one in answer(capsys, f"{words} {limit}", 2)["remedies"]
+                       if "--headroom" in one["option"]]
+               for limit in ("--headroom 8", "--max-memory 70GB")}  # fmt: skip
+    assert allowed == {"--headroom 8": [["--headroom"]], "--max-memory 70GB": []}
 
 
 def test_on_fewer_gpus_than_the_fewest_no_plan_fits(capsys):
