@@ -148,8 +148,9 @@ OPTIMIZERS = (
     ),
 )
 
-# get_attention_backend in transformer_engine/pytorch/attention/dot_product_attention/utils.py
-SINKS = (
+# get_attention_backend in transformer_engine/pytorch/attention/dot_product_attention/utils.py, and
+# attn_forward_func_with_cp in context_parallel.py beside it
+ATTENTION = (
     never(
         "attention with sinks by FlashAttention",
         "it has fused and unfused kernels",
@@ -157,8 +158,23 @@ SINKS = (
     ),
     never(
         "attention with sinks over cp ranks, but by all-to-all",
-        "take --cp 1",
-        lambda job, plan: job.shape.sinks and (plan.cp > 1),
+        "take --context-parallel all-to-all, or --cp 1",
+        lambda job, plan: job.shape.sinks and job.stack.context_parallel != "all-to-all" and plan.cp > 1,
+    ),
+    never(
+        "layers with a window whose keys and values go round cp ranks",
+        "take --context-parallel all-gather or all-to-all, or --cp 1",
+        lambda job, plan: (
+            job.shape.window
+            and not job.shape.chunked
+            and job.stack.context_parallel == "ring"
+            and plan.cp > 1
+        ),
+    ),
+    never(
+        "unfused attention over cp ranks",
+        "leave --no-flash-attention out, or take --cp 1",
+        lambda job, plan: job.stack.attention == "unfused" and plan.cp > 1,
     ),
 )
 
@@ -234,6 +250,6 @@ RULES = (
     *PAIRED,
     *GRAPHED,
     *OPTIMIZERS,
-    *SINKS,
+    *ATTENTION,
     *EXPERTS,
 )

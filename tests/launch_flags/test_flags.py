@@ -23,7 +23,7 @@ from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ASSUMED_WORDS, BEYOND
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron, pipeline_flags
-from ndparallel.launch_flags.megatron_rules import GRAPHED, PAIRED, dispatcher_of
+from ndparallel.launch_flags.megatron_rules import ATTENTION, GRAPHED, PAIRED, dispatcher_of
 from ndparallel.launch_flags.options import launch_script
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
@@ -38,6 +38,7 @@ from ndparallel.planner.options import overlapping
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stages import layers_by_stage, padded_vocab
+from ndparallel.search.search import search
 from ndparallel.validation.words import graphs_stated
 from tests.support.random_plans import hybrids
 
@@ -161,7 +162,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         graphs=draw(st.sampled_from(GRAPHS_OF[bool(job.shape.experts), bool(capacity)])),
     )
     job = replace(job, stack=stack, capacity_factor=capacity)
-    assume(not any(rule.breaks(job, plan) for rule in (*PAIRED, *GRAPHED)))
+    assume(not any(rule.breaks(job, plan) for rule in (*PAIRED, *GRAPHED, *ATTENTION)))
     assume(not [*why_not(job, plan)] and (plan.gpus <= 8 or plan.gpus % 8 == 0))
     return job, plan
 
@@ -247,6 +248,30 @@ def test_every_flag_in_the_tables_is_one_of_the_release():
     }
     assert (known | {*ANOTHER_MODEL, *BEYOND, *ASSUMED_WORDS}) <= megatron_flags().keys()
     assert len(megatron_flags()) == 846 and frozen("megatron")["version"] == "0.19.2"
+
+
+@pytest.mark.parametrize(
+    ("way", "written"),
+    [("ring", None), ("all-gather", "--cp-comm-type all_gather"), ("all-to-all", "--cp-comm-type a2a")],
+)
+def test_layers_with_a_window_have_no_ring_of_cp_ranks(way, written):
+    """attn_forward_func_with_cp in Transformer Engine's context_parallel.py asserts so in the first step."""
+    mistral = on(job_of("mistral-7b"), context_parallel=way)
+    assert written or "go round cp ranks; take --cont" in FRAMEWORKS["megatron"].refusal(mistral, Plan(cp=2))
+    assert not written or f"  {written} " in emit_megatron(mistral, Plan(cp=2))
+    assert "--cp-comm-type" not in emit_megatron(on(job_of(), context_parallel="ring"), Plan(cp=2))
+
+
+def test_a_search_recommends_no_ring_of_cp_ranks_for_layers_with_a_window():
+    long = replace(job_of("mistral-7b", batch=32), sequence=32768)
+    assert search(long, 32, frameworks=["megatron"]).best.plan.cp == 1
+
+
+def test_unfused_attention_has_no_cp_ranks_in_transformer_engine():
+    """get_attention_backend in dot_product_attention/utils.py: "it does not support context parallelism"."""
+    unfused = on(job_of(), attention="unfused")
+    assert "unfused attention over cp ranks" in FRAMEWORKS["megatron"].refusal(unfused, Plan(cp=2))
+    assert not FRAMEWORKS["megatron"].refusal(unfused, Plan(dp=2))
 
 
 def test_uneven_stages_are_written_out_letter_by_letter():

@@ -234,7 +234,7 @@ def test_one_expert_for_a_token_is_chosen_behind_the_softmax_also_where_the_rout
 @pytest.mark.parametrize(
     "job, plan, said",
     [
-        ({}, {"cp": 2}, "attention with sinks over cp ranks"),
+        ({}, {"cp": 2}, "attention with sinks over cp ranks, but by all-to-all; take --context-parallel all"),
         ({"attention": "flash2"}, {}, "attention with sinks by FlashAttention"),
     ],
 )
@@ -243,6 +243,13 @@ def test_sinks_are_refused_where_transformer_engine_has_no_kernel_for_them(job, 
     asked = replace(asked, shape=shape_of(GPT_OSS, "m", ""), stack=replace(asked.stack, **job))
     with pytest.raises(UserError, match=said):
         emit_megatron(asked, Plan(dp=8, **plan))
+
+
+def test_sinks_go_over_cp_ranks_by_all_to_all():
+    """attn_forward_func_with_cp in Transformer Engine's context_parallel.py."""
+    asked = replace(job_of(), shape=shape_of(GPT_OSS, "m", ""))
+    asked = replace(asked, stack=replace(asked.stack, context_parallel="all-to-all"))
+    assert "--cp-comm-type a2a" in emit_megatron(asked, Plan(dp=8, cp=2))
 
 
 @pytest.mark.parametrize(
