@@ -31,8 +31,9 @@ from ndparallel.launch_flags.read_torchtitan import read_torchtitan
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed, refuse
 from ndparallel.pipeline.catalog import names_in
+from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.software import STACKS, find_stack
+from ndparallel.planner.software import STACKS
 
 # switches of the software that a user sets beside a plan
 CHOSEN = ("context_parallel", "selective", "hides_dispatch", "graphs")
@@ -68,7 +69,8 @@ class Framework:
         chosen = {
             name: value for name in CHOSEN if (value := getattr(job.stack, name)) != getattr(before, name)
         }
-        return replace(job, stack=replace(find_stack(self.software[0]), **chosen))
+        own = software_on(self.software[0], job.hardware, job.shape)
+        return replace(job, stack=replace(own, **chosen))
 
     def has(self, job: TrainingJob, plans: Plan) -> np.ndarray:
         """Which plans it can run. Their fields may be arrays, all but the schedule; chunks on an axis before

@@ -28,6 +28,7 @@ from ndparallel.launch_flags.megatron_rules import (
 from ndparallel.launch_flags.nodes import torchrun_nodes
 from ndparallel.launch_flags.rules import other_software, refuse, switches_apart
 from ndparallel.launch_flags.script_text import opening
+from ndparallel.planner.attention_kernels import trains
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
@@ -80,6 +81,8 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         )
     if job.moments == "bf16" and not job.offload:
         yield "Of the weights' copy in float32 it may keep the lower half alone: 2 bytes less than planned."
+    if job.shape.latent and job.stack.attention == "flash2":
+        yield "FlashAttention has values narrower than keys from Transformer Engine 2.17 on."
     yield from constant_remarks(job.shape, release("megatron"))
     yield f"What no plan knows is given as this script's arguments: {ELSEWHERE}."
 
@@ -167,12 +170,22 @@ def refuse_sequence(job: TrainingJob) -> None:
         raise no_flags_for("attention in chunks", f"take a sequence of one chunk, at most {shape.window}")
 
 
+def refuse_kernel(job: TrainingJob) -> None:
+    """Raise UserError for an attention kernel that cannot train the model's heads on this GPU."""
+    kernel, of_job = job.stack.attention, (job.hardware, job.shape)
+    if not trains(kernel, *of_job):
+        heads = f"heads of {job.shape.head_dim} and {job.shape.value_dim} on {job.hardware.name}"
+        others = listed([each for each in fields.ATTENTION if trains(each, *of_job)])
+        raise no_flags_for(f"training with {kernel} attention of {heads}", f"it has {others}")
+
+
 def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from numbers(job, fields.JOB_SIZES)
     refuse_sequence(job)
     yield f"--max-position-embeddings {job.shape.positions or job.sequence}"
     yield flags_for("dtype", job.dtype, fields.DTYPES)
     yield from optimizer_flags(job)
+    refuse_kernel(job)
     yield flags_for("attention", job.stack.attention, fields.ATTENTION)
     rate = 0.1 if job.stack.dropout else 0  # Megatron's own, or none
     yield f"--attention-dropout {rate} --hidden-dropout {rate}"

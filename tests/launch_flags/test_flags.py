@@ -274,6 +274,36 @@ def test_unfused_attention_has_no_cp_ranks_in_transformer_engine():
     assert not FRAMEWORKS["megatron"].refusal(unfused, Plan(dp=2))
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "flag"),
+    [
+        ("deepseek-v3", "a100-80", "flash"),
+        ("nemotron-4-340b", "b200", "flash"),
+        ("nemotron-4-340b", "h100", "fused"),
+        ("qwen3.5-27b", "l40s", "unfused"),
+    ],
+)
+def test_the_attention_that_is_priced_trains_the_models_heads_and_is_written(model, gpu, flag, capsys):
+    words = f"plan --model {model} --hardware {gpu} --gpus 8 --global-batch 8 --emit megatron --tp 8"
+    assert main(words.split()) == 0
+    assert f"--attention-backend {flag} " in (script := capsys.readouterr().out)
+    hardware = find_hardware(gpu)
+    kernel = read_megatron(script, hardware).job.stack.attention
+    silent = script.replace(f"--attention-backend {flag} ", "")
+    assert (
+        fields.ATTENTION[kernel].endswith(flag)
+        and kernel == read_megatron(silent, hardware).job.stack.attention
+    )
+
+
+def test_a_kernel_that_cannot_train_the_models_heads_is_refused():
+    job = replace(job_of("deepseek-v3"), hardware=find_hardware("a100-80"))
+    said = "training with cudnn attention of heads of 192 and 128 on a100-80; it has flash2 and unfused"
+    with pytest.raises(UserError, match=said):
+        emit_megatron(job, Plan(dp=8))
+    assert "Transformer Engine 2.17" in emit_megatron(on(job, attention="flash2"), Plan(dp=8))
+
+
 def test_uneven_stages_are_written_out_letter_by_letter():
     text = emit_megatron(job_of("deepseek-v3", batch=1024), Plan(pp=16, dp=64, ep=64, zero=1))
     assert '"Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*1mL"' in text
