@@ -8,9 +8,11 @@ Limit  Versions of PyTorch and Transformer Engine are taken to be new enough.
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.hardware.architecture import HOPPER, is_before, nvlink_ranks, shares_nvlink
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.rules import Condition, LaunchRule, has_no, is_none_of, rule_maker
 from ndparallel.pipeline.catalog import RECIPES, names_in
+from ndparallel.planner.dispatchers import DEEPEPS_NODE, DEEPEPS_RANKS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
 
@@ -134,6 +136,50 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
     ),
 )
 
+
+def never_by_deepep(what: str, instead: str, breaks: Condition) -> LaunchRule:
+    return never(
+        f"the dispatcher deepep {what}",
+        f"take --dispatcher {instead}",
+        lambda job, plan: goes_by_deepep(job, plan) & breaks(job, plan),
+    )
+
+
+def goes_by_deepep(job: TrainingJob, plan: Plan):
+    deepep = job.stack.dispatcher == "deepep" and job.shape.experts is not None
+    return deepep & np.logical_not(plan.keeps_rows(job.stack))
+
+
+def ranks_of_deepep(job: TrainingJob, plan: Plan) -> UserError:
+    return no_flags_for(
+        f"the dispatcher deepep over {plan.expert_parts(job.stack)} ranks",
+        f"it has {', '.join(map(str, DEEPEPS_RANKS))} of them; or take --dispatcher alltoall",
+    )
+
+
+DEEPEP = (
+    never_by_deepep(  # validate_flex_dispatcher_backend of Megatron-Bridge: B200 and B300, no GB200 or GB300
+        "where machines share one NVLink", "hybridep", lambda job, plan: shares_nvlink(job.hardware)
+    ),
+    never_by_deepep(  # Buffer in csrc/legacy/buffer.hpp; "NVLink for intranode" in docs/legacy.md
+        "over more ranks than NVLink joins, but in nodes of 8 GPUs",
+        "alltoall",
+        lambda job, plan: (
+            bool(nvlink_ranks(job.hardware) % DEEPEPS_NODE)
+            & (plan.expert_parts(job.stack) > nvlink_ranks(job.hardware))
+        ),
+    ),
+    never_by_deepep(  # DISABLE_SM90_FEATURES in setup.py
+        "over several nodes of GPUs before Hopper",
+        "alltoall, or at most 8 ranks of experts",
+        lambda job, plan: is_before(job.hardware, HOPPER) & (plan.expert_parts(job.stack) > DEEPEPS_NODE),
+    ),
+    LaunchRule(
+        lambda job, plan: goes_by_deepep(job, plan) & is_none_of(DEEPEPS_RANKS, plan.expert_parts(job.stack)),
+        ranks_of_deepep,
+    ),
+)
+
 # OptimizerConfig.__post_init__ in megatron/core/optimizer/optimizer_config.py, and validate_args
 OPTIMIZERS = (
     never(
@@ -249,6 +295,7 @@ RULES = (
     *RECOMPUTED,
     *PAIRED,
     *GRAPHED,
+    *DEEPEP,
     *OPTIMIZERS,
     *ATTENTION,
     *EXPERTS,

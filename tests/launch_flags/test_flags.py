@@ -30,6 +30,7 @@ from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.launch_flags.torchtitan_models import LONGEST, MODELS
 from ndparallel.pipeline.catalog import names_in
+from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import find_model, preset, presets
@@ -424,6 +425,69 @@ def test_a_flexible_dispatcher_is_written_priced_and_read_where_a_row_can_go_to_
     if written == "alltoall":
         with pytest.raises(UserError, match="--moe-token-dispatcher-type flex .* by deepep.* take alltoall"):
             read_megatron(flexible, H100)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "degrees", "said"),
+    [
+        ("h100", {"dp": 72, "ep": 12}, "deepep over 12 ranks; it has 2, 4, 8, .*or take --dispatcher allto"),
+        ("h100", {"dp": 48, "ep": 6, "tp": 2}, "deepep over 12 ranks; it has 2, 4"),
+        ("h100", {"dp": 48, "ep": 48}, ""),
+        ("h100", {"dp": 24, "ep": 1}, ""),
+        ("gb200", {"dp": 8, "ep": 4}, "machines share one NVLink; take --dispatcher hybridep"),
+        ("l40s", {"dp": 8, "ep": 4}, "more ranks than NVLink joins, but in nodes of 8 GPUs; take --disp"),
+        ("a100-pcie-bridged", {"dp": 8, "ep": 2}, ""),
+        ("a100-pcie-bridged", {"dp": 8, "ep": 4}, "more ranks than NVLink joins"),
+        ("a100-80", {"dp": 16, "ep": 8}, ""),
+        (
+            "a100-80",
+            {"dp": 16, "ep": 16},
+            "several nodes of GPUs before Hopper; take --dispatcher",
+        ),
+    ],
+)
+def test_deepep_goes_where_its_kernels_go(gpu, degrees, said):
+    """Of 144 experts: 12 and 16 divide them."""
+    shape = replace(MIXTRAL.shape, experts=replace(MIXTRAL.shape.experts, experts=144))
+    plan = Plan(**degrees, zero=1, sequence_parallel=degrees.get("tp", 1) > 1)
+    job = replace(MIXTRAL, shape=shape, hardware=find_hardware(gpu), global_batch=720)
+    job = on(job, dispatcher="deepep", expert_tp=plan.tp > 1)
+    for dispatcher in ("alltoall", "hybridep"):
+        assert not FRAMEWORKS["megatron"].refusal(on(job, dispatcher=dispatcher), plan) or plan.ep == 1
+    with pytest.raises(UserError, match=said) if said else nullcontext():
+        assert "--moe-token-dispatcher-type" in emit_megatron(job, plan)
+
+
+def test_of_many_plans_at_once_those_are_left_out_whose_ranks_deepep_does_not_know():
+    ep = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48, 72, 144])
+    plans = Plan(tp=np.ones_like(ep), dp=np.full_like(ep, 144), ep=ep, zero=1)
+    shape = replace(MIXTRAL.shape, experts=replace(MIXTRAL.shape.experts, experts=144))
+    able = FRAMEWORKS["megatron"].has(replace(MIXTRAL, shape=shape, global_batch=144), plans)
+    assert ep[able].tolist() == [1, 2, 4, 8, 16, 24, 48, 144]
+    dense = replace(job_of(batch=144), hardware=find_hardware("l40s"))
+    assert FRAMEWORKS["megatron"].has(dense, replace(plans, ep=np.ones_like(ep))).all()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dispatcher"),
+    [
+        ("h100", "deepep"),
+        ("a100-80", "deepep"),
+        ("b300", "deepep"),
+        ("gb200", "hybridep"),
+        ("l40s", "alltoall"),
+        ("h100-nvl-bridged", "alltoall"),
+        ("gh200", "alltoall"),
+        ("v100", "alltoall"),
+    ],
+)
+def test_experts_have_a_dispatcher_that_runs_on_the_gpu_where_none_is_named(gpu, dispatcher):
+    hardware = find_hardware(gpu)
+    assert software_on("megatron-core", hardware, MIXTRAL.shape).dispatcher == dispatcher
+    assert software_on("megatron-core", hardware, job_of().shape).dispatcher == "deepep", "it has no experts"
+    assert software_on("torchtitan", hardware, MIXTRAL.shape) == STACKS["torchtitan"]
+    job = replace(job_of("mixtral-8x7b", "pytorch"), hardware=hardware)
+    assert FRAMEWORKS["megatron"].priced(job).stack.dispatcher == dispatcher
 
 
 def test_nccls_own_dispatcher_counts_as_hybridep_whose_kernels_it_has_and_says_so():
