@@ -14,6 +14,7 @@ from dataclasses import replace
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
 from ndparallel.base.words import listed
+from ndparallel.hardware.architecture import has_multicast
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron_constants import constant_remarks
@@ -22,6 +23,7 @@ from ndparallel.launch_flags.megatron_rules import (
     RULES,
     dispatcher_of,
     no_flags_for,
+    parts_beside,
     precision_aware,
     weights_beside,
 )
@@ -89,7 +91,10 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 def environment(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """One hardware queue keeps tp's and cp's communication in order before Blackwell; FSDP, and rows beside
-    another microbatch, need several."""
+    another microbatch, need several. Parts beside matmuls are written to several GPUs at once, where a switch
+    can do that (initialize_ub in transformer_engine/pytorch/module/base.py)."""
+    if parts_beside(job, plan) and not has_multicast(job.hardware):
+        yield "export UB_SKIPMC=1"
     if plan.zero >= 2:
         yield "# FSDP's messages travel beside compute in hardware queues of their own: one queue is too few."
         yield "unset CUDA_DEVICE_MAX_CONNECTIONS"
@@ -245,7 +250,7 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What travels beside compute. Raises UserError for what Megatron-Core always does otherwise."""
     stack = job.stack
     refuse_other_software(stack)
-    yield fields.PARTS_BESIDE if stack.tp_overlap == "all" and plan.tp > 1 else ""
+    yield fields.PARTS_BESIDE if parts_beside(job, plan) else ""
     yield fields.GRADIENTS_BESIDE if stack.dp_overlap else ""
     yield fields.WEIGHTS_BESIDE if weights_beside(job, plan) else ""
     yield "" if stack.pp_overlap else fields.MESSAGES_NOT_BESIDE

@@ -27,6 +27,11 @@ def unsharded(plan: Plan):
     return (plan.tp > 1) & np.logical_not(plan.sequence_parallel)
 
 
+def parts_beside(job: TrainingJob, plan: Plan):
+    """Whether tp's messages travel in parts beside matmuls, in Transformer Engine's user buffers."""
+    return (job.stack.tp_overlap == "all") & (plan.tp > 1)
+
+
 def dispatcher_of(job: TrainingJob, plan: Plan) -> str:
     return "alltoall" if plan.keeps_rows(job.stack) else job.stack.dispatcher
 
@@ -281,6 +286,15 @@ RULES = (
         "tp in parts beside matmuls without sequence parallelism",
         "add --sequence-parallel",
         lambda job, plan: job.stack.tp_overlap == "all" and unsharded(plan),
+    ),
+    LaunchRule(  # Requirements in examples/pytorch/comm_gemm_overlap/README.md of Transformer Engine
+        lambda job, plan: parts_beside(job, plan) & (plan.tp > nvlink_ranks(job.hardware)),
+        lambda job, plan: no_flags_for(
+            f"tp in parts beside matmuls over {plan.tp} GPUs, of which NVLink joins "
+            f"{nvlink_ranks(job.hardware)}",
+            f"take {'--tp 1' if nvlink_ranks(job.hardware) == 1 else 'a smaller --tp'}, or --software "
+            "megatron-core",
+        ),
     ),
     never(
         "context parallelism without overlap",

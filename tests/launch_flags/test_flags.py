@@ -427,6 +427,13 @@ def test_a_flexible_dispatcher_is_written_priced_and_read_where_a_row_can_go_to_
             read_megatron(flexible, H100)
 
 
+def of_144_experts() -> TrainingJob:
+    """Which 12, 16, 36 and 48 ranks can share."""
+    assert MIXTRAL.shape.experts
+    experts = replace(MIXTRAL.shape.experts, experts=144)
+    return replace(MIXTRAL, shape=replace(MIXTRAL.shape, experts=experts))
+
+
 @pytest.mark.parametrize(
     ("gpu", "degrees", "said"),
     [
@@ -447,10 +454,8 @@ def test_a_flexible_dispatcher_is_written_priced_and_read_where_a_row_can_go_to_
     ],
 )
 def test_deepep_goes_where_its_kernels_go(gpu, degrees, said):
-    """Of 144 experts: 12 and 16 divide them."""
-    shape = replace(MIXTRAL.shape, experts=replace(MIXTRAL.shape.experts, experts=144))
     plan = Plan(**degrees, zero=1, sequence_parallel=degrees.get("tp", 1) > 1)
-    job = replace(MIXTRAL, shape=shape, hardware=find_hardware(gpu), global_batch=720)
+    job = replace(of_144_experts(), hardware=find_hardware(gpu), global_batch=720)
     job = on(job, dispatcher="deepep", expert_tp=plan.tp > 1)
     for dispatcher in ("alltoall", "hybridep"):
         assert not FRAMEWORKS["megatron"].refusal(on(job, dispatcher=dispatcher), plan) or plan.ep == 1
@@ -461,8 +466,7 @@ def test_deepep_goes_where_its_kernels_go(gpu, degrees, said):
 def test_of_many_plans_at_once_those_are_left_out_whose_ranks_deepep_does_not_know():
     ep = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48, 72, 144])
     plans = Plan(tp=np.ones_like(ep), dp=np.full_like(ep, 144), ep=ep, zero=1)
-    shape = replace(MIXTRAL.shape, experts=replace(MIXTRAL.shape.experts, experts=144))
-    able = FRAMEWORKS["megatron"].has(replace(MIXTRAL, shape=shape, global_batch=144), plans)
+    able = FRAMEWORKS["megatron"].has(replace(of_144_experts(), global_batch=144), plans)
     assert ep[able].tolist() == [1, 2, 4, 8, 16, 24, 48, 144]
     dense = replace(job_of(batch=144), hardware=find_hardware("l40s"))
     assert FRAMEWORKS["megatron"].has(dense, replace(plans, ep=np.ones_like(ep))).all()
@@ -1536,6 +1540,35 @@ def test_the_tables_are_printed_with_their_release(framework, some, capsys):
 )
 def test_megatron_is_told_nothing_that_the_plan_does_not_use(software, plan, unsaid):
     assert unsaid not in emit_megatron(on(job_of(), **software), plan)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "told"), [("h100", False), ("gb200", False), ("a100-80", True), ("h100-nvl-bridged", True)]
+)
+def test_gpus_without_multicast_are_told_to_do_without(gpu, told):
+    """initialize_ub in transformer_engine/pytorch/module/base.py stops without one or the other."""
+    job = replace(job_of(software="nemo"), hardware=find_hardware(gpu))
+    two, one = (emit_megatron(job, Plan(tp=tp, dp=8, sequence_parallel=tp > 1)) for tp in (2, 1))
+    assert ("export UB_SKIPMC=1" in two) == told and "UB_SKIPMC" not in one
+    assert "UB_SKIPMC" not in emit_megatron(replace(job, stack=STACKS["megatron-core"]), Plan(tp=2, dp=8))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tp", "said"),
+    [
+        ("h100", 16, "over 16 GPUs, of which NVLink joins 8; take a smaller --tp, or --software megatron-co"),
+        ("gb200", 16, ""),
+        ("l40s", 2, "over 2 GPUs, of which NVLink joins 1; take --tp 1, or --software megatron-core"),
+    ],
+)
+def test_tp_in_parts_beside_matmuls_stays_on_one_nvlink(gpu, tp, said):
+    job = replace(job_of("llama-3-70b", software="nemo"), hardware=find_hardware(gpu))
+    plan = Plan(tp=tp, dp=4, sequence_parallel=True)
+    with pytest.raises(UserError, match=said) if said else nullcontext():
+        assert "--tp-comm-overlap" in emit_megatron(job, plan)
+    assert "--tp-comm-overlap" not in emit_megatron(replace(job, stack=STACKS["megatron-core"]), plan)
+    many = FRAMEWORKS["megatron"].has(job, replace(plan, tp=np.array([1, tp]), dp=np.array([4 * tp, 4])))
+    assert many.tolist() == [True, not said]
 
 
 def test_one_hardware_queue_is_asked_for_before_blackwell_alone():
