@@ -1571,6 +1571,19 @@ def test_tp_in_parts_beside_matmuls_stays_on_one_nvlink(gpu, tp, said):
     assert many.tolist() == [True, not said]
 
 
+@pytest.mark.parametrize("name", [*FRAMEWORKS])
+@pytest.mark.parametrize(("gpu", "has"), [("v100", False), ("t4", False), ("a10", True), ("mi300x", True)])
+def test_no_script_in_bf16_is_written_for_a_gpu_without(name, gpu, has):
+    """CUDA's compute capabilities below 8.0; the plan is priced all the same."""
+    framework = FRAMEWORKS[name]
+    job = framework.priced(replace(job_of(software="fsdp-2023"), hardware=find_hardware(gpu)))
+    said = f"are in bf16 here, which {gpu} does not have"
+    with nullcontext() if has else pytest.raises(UserError, match=said):
+        assert framework.written(job, Plan(dp=8, zero=3))
+    assert predict(job, Plan(dp=8, zero=3)).seconds > 0
+    assert bool(framework.refusal(job, Plan(dp=8, zero=3))) != has
+
+
 def test_one_hardware_queue_is_asked_for_before_blackwell_alone():
     """megatron/training/arguments.py: "requirement no longer exists since the Blackwell architecture"."""
     plan = Plan(tp=2, dp=4)
