@@ -28,7 +28,7 @@ from ndparallel.launch_flags.megatron_rules import (
     weights_beside,
 )
 from ndparallel.launch_flags.nodes import torchrun_nodes
-from ndparallel.launch_flags.rules import other_software, refuse, switches_apart
+from ndparallel.launch_flags.rules import refuse, refuse_other_software, switches_apart
 from ndparallel.launch_flags.script_text import opening
 from ndparallel.planner.attention_kernels import trains
 from ndparallel.planner.describe import state_words
@@ -53,6 +53,7 @@ def emit_megatron(job: TrainingJob, plan: Plan) -> str:
     """A shell script that launches this plan. Raises UserError, saying what, for what Megatron-Core's flags
     cannot express."""
     check(job, plan)
+    refuse_other_software(job, "megatron", (MEGATRON_CORE.name, NEMO.name))
     flags = [
         *model_flags(job.shape),
         *plan_flags(job, plan),
@@ -249,7 +250,7 @@ def graph_flags(job: TrainingJob) -> Iterator[str]:
 def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What travels beside compute. Raises UserError for what Megatron-Core always does otherwise."""
     stack = job.stack
-    refuse_other_software(stack)
+    refuse_other_kernels(stack)
     yield fields.PARTS_BESIDE if parts_beside(job, plan) else ""
     yield fields.GRADIENTS_BESIDE if stack.dp_overlap else ""
     yield fields.WEIGHTS_BESIDE if weights_beside(job, plan) else ""
@@ -257,9 +258,7 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield fields.ROWS_BESIDE if plan.sends_rows_beside(job.stack) else ""
 
 
-def refuse_other_software(stack: Stack) -> None:
+def refuse_other_kernels(stack: Stack) -> None:
     """Raise UserError for software whose kernels are not those of the present Megatron-Core."""
     if differs := switches_apart(stack, MEGATRON_CORE, FREE):
-        if stack.name != MEGATRON_CORE.name:
-            raise other_software(stack, "megatron", (MEGATRON_CORE.name, NEMO.name))
         raise no_flags_for(f"the plan's {listed(differs)}", "leave them as they are")

@@ -1572,6 +1572,17 @@ def test_tp_in_parts_beside_matmuls_stays_on_one_nvlink(gpu, tp, said):
 
 
 @pytest.mark.parametrize("name", [*FRAMEWORKS])
+@pytest.mark.parametrize(
+    "plan", [Plan(dp=16, zero=3), Plan(dp=16, zero=1), Plan(dp=16, zero=1, recompute="selective")]
+)
+def test_that_a_plan_is_for_other_software_is_said_before_what_a_switch_of_it_would_break(name, plan):
+    """PyTorch's has no live_weights, and recomputes every second matrix."""
+    said = f"the plan is for pytorch, which is other software than {FRAMEWORKS[name].release}: take --softw"
+    with pytest.raises(UserError, match=said):
+        FRAMEWORKS[name].written(job_of(software="pytorch"), plan)
+
+
+@pytest.mark.parametrize("name", [*FRAMEWORKS])
 @pytest.mark.parametrize(("gpu", "has"), [("v100", False), ("t4", False), ("a10", True), ("mi300x", True)])
 def test_no_script_in_bf16_is_written_for_a_gpu_without(name, gpu, has):
     """CUDA's compute capabilities below 8.0; the plan is priced all the same."""
