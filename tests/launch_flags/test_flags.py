@@ -728,6 +728,14 @@ def test_a_recipe_of_ones_own_is_priced_as_megatrons_and_said_to_be(recipe, dtyp
     assert any("recipe custom is not modelled" in remark and instead in remark for remark in found.notes)
 
 
+@pytest.mark.parametrize("older", ["--fp8-hybrid", "--fp8-e4m3"])
+def test_an_older_flag_of_fp8_is_read_as_the_format_that_it_names(older):
+    """megatron/arguments.py until commit 1b7a3836 of Megatron-LM."""
+    found = read_megatron(f"{LINE} --bf16 {older}", H100)
+    assert found.job.dtype == "fp8"
+    assert any("read as Megatron-Core's" in note and older in note for note in found.notes)
+
+
 @pytest.mark.parametrize("dispatcher", ["alltoall", "deepep"])
 def test_a_router_is_read_as_many_bits_as_its_script_says_and_64_as_32(dispatcher):
     job, plan = on(MIXTRAL, dispatcher=dispatcher, fp32_router=True), Plan(dp=8, ep=2)
