@@ -14,6 +14,7 @@ from ndparallel.launch_flags.reading import Beside
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.constants import Constants
 from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.layernorm_families import JAIS2, NEMOTRON
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import LARGEST
@@ -201,6 +202,22 @@ def test_what_config_json_says_is_a_flag_or_a_line_of_the_header(config, written
 )
 def test_router_and_positions_are_written_as_the_file_has_them(name, written):
     assert written in emit_megatron(job_of(name), Plan(dp=8))
+
+
+@pytest.mark.parametrize(
+    ("name", "so"),
+    [("nemotron-4-340b", True), ("qwen3-next-80b-a3b", True), ("qwen3.5-27b", True), ("qwen3-32b", False)],
+)
+def test_norms_that_multiply_by_1_and_their_weight_are_written_and_read_back(name, so):
+    """Their modeling files in transformers; layernorm_zero_centered_gamma of Megatron-Bridge's recipes."""
+    script = emit_megatron(job_of(name, batch=8), Plan(dp=8))
+    assert ("--apply-layernorm-1p" in script) == so
+    assert read_megatron(script, H100).job.shape.constants.zero_centered == so
+
+
+def test_jais2_has_nemotrons_layers_with_plain_norms():
+    """Jais2DecoderLayer in models/jais2/modular_jais2.py of transformers."""
+    assert not JAIS2.zero_centered and NEMOTRON.zero_centered
 
 
 def test_gpt_oss_is_written_with_its_sinks_activation_and_positions_and_read_back():
