@@ -14,7 +14,7 @@ from dataclasses import replace
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
 from ndparallel.base.words import listed
-from ndparallel.hardware.architecture import has_multicast
+from ndparallel.hardware.architecture import HOPPER, has_multicast, is_before
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron_constants import constant_remarks
@@ -22,6 +22,7 @@ from ndparallel.launch_flags.megatron_model import flags_for, model_flags, numbe
 from ndparallel.launch_flags.megatron_rules import (
     RULES,
     dispatcher_of,
+    goes_by_deepep,
     no_flags_for,
     parts_beside,
     precision_aware,
@@ -32,6 +33,7 @@ from ndparallel.launch_flags.rules import refuse, refuse_other_software, switche
 from ndparallel.launch_flags.script_text import opening
 from ndparallel.planner.attention_kernels import trains
 from ndparallel.planner.describe import state_words
+from ndparallel.planner.dispatchers import DEEPEPS_LATER_RANKS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
 from ndparallel.planner.legality import check
@@ -86,8 +88,18 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "Of the weights' copy in float32 it may keep the lower half alone: 2 bytes less than planned."
     if job.shape.latent and job.stack.attention == "flash2":
         yield "FlashAttention has values narrower than keys from Transformer Engine 2.17 on."
+    yield from deepep_remarks(job, plan)
     yield from constant_remarks(job.shape, release("megatron"))
     yield f"What no plan knows is given as this script's arguments: {ELSEWHERE}."
+
+
+def deepep_remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """Which DeepEP has the kernels (setup.py, and get_dispatch_config in deep_ep/buffers/legacy.py)."""
+    if goes_by_deepep(job, plan):
+        if is_before(job.hardware, HOPPER):
+            yield "Its DeepEP is 1.2.1, built with DISABLE_SM90_FEATURES=1: later ones begin with Hopper."
+        if plan.expert_parts(job.stack) in DEEPEPS_LATER_RANKS:
+            yield f"Its DeepEP is later than 1.2.1, which has no {plan.expert_parts(job.stack)} ranks."
 
 
 def environment(job: TrainingJob, plan: Plan) -> Iterator[str]:

@@ -463,6 +463,22 @@ def test_deepep_goes_where_its_kernels_go(gpu, degrees, said):
         assert "--moe-token-dispatcher-type" in emit_megatron(job, plan)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "ep", "said"),
+    [
+        ("a100-80", 8, "# Its DeepEP is 1.2.1, built with DISABLE_SM90_FEATURES=1: later ones begin with H"),
+        ("h100", 48, "# Its DeepEP is later than 1.2.1, which has no 48 ranks."),
+        ("h100", 8, ""),
+    ],
+)
+def test_a_script_says_which_deepep_has_its_kernels(gpu, ep, said):
+    """setup.py asserts False for A100s since 2.0; get_dispatch_config has 48 and 96 since September 2025."""
+    job = replace(of_144_experts(), hardware=find_hardware(gpu), global_batch=48)
+    script = emit_megatron(job, Plan(dp=48, ep=ep, zero=1))
+    assert said in script and ("Its DeepEP" in script) == bool(said)
+    assert "Its DeepEP" not in emit_megatron(on(job, dispatcher="alltoall"), Plan(dp=48, ep=ep, zero=1))
+
+
 def test_of_many_plans_at_once_those_are_left_out_whose_ranks_deepep_does_not_know():
     ep = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48, 72, 144])
     plans = Plan(tp=np.ones_like(ep), dp=np.full_like(ep, 144), ep=ep, zero=1)
