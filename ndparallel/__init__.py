@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # what the table below does, in words that type checkers read
     from ndparallel.pipeline.catalog import build as build_schedule
     from ndparallel.pipeline.timing import time_schedule as time_schedule
     from ndparallel.pipeline.work import Work as Work
+    from ndparallel.planner.fitted_software import software_on as software_on
     from ndparallel.planner.goodput import (
         FailureModel as FailureModel,
         best_interval as best_interval,
@@ -92,6 +93,7 @@ PUBLIC = {
     "predict": "ndparallel.planner.prediction:predict",
     "run_lesson": "ndparallel.lessons.table:run_lesson",
     "search_plans": "ndparallel.search.search:search",
+    "software_on": "ndparallel.planner.fitted_software:software_on",
     "time_schedule": "ndparallel.pipeline.timing:time_schedule",
     "timeline": "ndparallel.drawing.history:timeline",
     "training_duration": "ndparallel.planner.goodput:duration",

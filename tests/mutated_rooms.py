@@ -143,6 +143,9 @@ ROOMS = {
             "ndparallel/parallel/divisibility.py",
             "ndparallel/planner/legality.py",
             "ndparallel/planner/model_cuts.py",
+            "ndparallel/planner/attention_kernels.py",
+            "ndparallel/planner/fitted_software.py",
+            "ndparallel/hardware/architecture.py",
             *(
                 f"ndparallel/launch_flags/{name}.py"
                 for name in ("rules", "megatron", "megatron_rules", "torchtitan", "deepspeed")
@@ -152,6 +155,8 @@ ROOMS = {
             "tests/parallel/test_divisibility.py",
             "tests/planner/test_legality.py",
             "tests/search/test_rules.py",
+            "tests/hardware/test_hardware.py",
+            "tests/planner/test_attention_kernels.py",
             "tests/planner/test_plan_options.py",
             "tests/search/test_launchable.py",
             "tests/launch_flags",

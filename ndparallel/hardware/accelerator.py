@@ -74,6 +74,7 @@ class Accelerator(Hardware):
     narrow_heads: Mapping[str, float] = field(default_factory=dict, hash=False)
     # instead of tiles: (FLOPs of a matmul, share that it reaches of the best one's rate)
     efficiency: Curve = ()
+    architecture: str = ""  # as "sm_90": which kernels there are for it (architecture.py)
     description: str = ""
     # of its host's CPU, to launch one kernel from plain eager PyTorch
     host_launch_seconds: float = 0.0
@@ -247,6 +248,7 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
     value = {key: figure_of(name, key, given) for key, given in complete(name, table).items()}
     return Accelerator(
         name=name,
+        architecture=value["architecture"],
         description=value["description"],
         source=value["source"],
         **rate_fields(value),

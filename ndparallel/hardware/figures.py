@@ -94,6 +94,7 @@ FIGURES = {
     "gains": Figure(checked_gains, {}),
     "attention": Figure(attention_rates, {}),
     "efficiency": Figure(checked_curve, ()),
+    "architecture": Figure(as_text, ""),
     "description": Figure(as_text, ""),
     "source": Figure(as_text, ""),
     "words": Figure(as_text, ()),

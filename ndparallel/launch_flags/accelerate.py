@@ -23,6 +23,7 @@ from ndparallel.launch_flags.rules import (
     recomputes_some_layers,
     refuse,
     refuse_other_software,
+    refuse_other_switches,
     rule_maker,
 )
 from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
@@ -43,9 +44,10 @@ def emit_accelerate(job: TrainingJob, plan: Plan) -> str:
     """A shell script that launches this plan. Raises UserError, saying what, for what Accelerate does not
     have."""
     check(job, plan)
+    refuse_other_software(job, "accelerate", STACKS)
     refuse(RULES, job, plan)
     refuse_other_states(job)
-    refuse_other_software(job, "accelerate", STACKS, FREE)
+    refuse_other_switches(job, "accelerate", FREE)
     nodes, _ = full_nodes(job, plan)
     settings = yaml_lines(in_tables(dict(configuration(job, plan))))
     command = [f"accelerate launch --config_file {FILE}", *[ON_NODES] * (nodes > 1), '"$@"']

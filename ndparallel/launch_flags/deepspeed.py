@@ -30,6 +30,7 @@ from ndparallel.launch_flags.rules import (
     recomputes_some_layers,
     refuse,
     refuse_other_software,
+    refuse_other_switches,
     rule_maker,
 )
 from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
@@ -50,9 +51,10 @@ def emit_deepspeed(job: TrainingJob, plan: Plan) -> str:
     """A shell script that launches this plan. Raises UserError, saying what, for what DeepSpeed does not
     have."""
     check(job, plan)
+    refuse_other_software(job, "deepspeed", STACKS)
     refuse(RULES, job, plan)
     refuse_other_states(job, plan)
-    refuse_other_software(job, "deepspeed", STACKS, free_switches(plan))
+    refuse_other_switches(job, "deepspeed", free_switches(plan))
     nodes, each = full_nodes(job, plan)
     settings = json.dumps(nested(dict(configuration(job, plan))), indent=2)
     command = f'deepspeed --num_nodes {nodes} --num_gpus {each} "$@"'

@@ -73,6 +73,7 @@ FSDP = (
 # a choice of words: {its value: flags}; "" where the framework does so by itself
 ACTIVATIONS = {"swiglu": "--swiglu", "relu2": "--squared-relu", "gelu": ""}
 NORMS = {"rmsnorm": "--normalization RMSNorm", "layernorm": "--normalization LayerNorm"}
+ZERO_CENTERED = "--apply-layernorm-1p"
 POSITIONS = {
     "rotary": "--position-embedding-type rope",
     "learned": "--position-embedding-type learned_absolute",

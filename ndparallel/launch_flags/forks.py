@@ -43,6 +43,8 @@ TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the va
     "--qk-rope-head-dim": "--qk-pos-emb-head-dim {}",
     "--expert-interval": "--moe-layer-freq {}",
     "--geglu": "--quick-geglu",
+    "--fp8-hybrid": "--fp8-format hybrid",  # until August 2023
+    "--fp8-e4m3": "--fp8-format e4m3",
     TP_CUTS_EXPERTS: "",  # as they are in Megatron-Core
 }
 # what changes a step, and is neither Megatron-Core's nor the planner's

@@ -14,6 +14,7 @@ import numpy as np
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.words import option_of
+from ndparallel.hardware.architecture import has_bf16
 from ndparallel.launch_flags import (
     accelerate,
     deepspeed,
@@ -31,8 +32,9 @@ from ndparallel.launch_flags.read_torchtitan import read_torchtitan
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed, refuse
 from ndparallel.pipeline.catalog import names_in
+from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.software import STACKS, find_stack
+from ndparallel.planner.software import STACKS
 
 # switches of the software that a user sets beside a plan
 CHOSEN = ("context_parallel", "selective", "hides_dispatch", "graphs")
@@ -68,7 +70,8 @@ class Framework:
         chosen = {
             name: value for name in CHOSEN if (value := getattr(job.stack, name)) != getattr(before, name)
         }
-        return replace(job, stack=replace(find_stack(self.software[0]), **chosen))
+        own = software_on(self.software[0], job.hardware, job.shape)
+        return replace(job, stack=replace(own, **chosen))
 
     def has(self, job: TrainingJob, plans: Plan) -> np.ndarray:
         """Which plans it can run. Their fields may be arrays, all but the schedule; chunks on an axis before
@@ -86,6 +89,7 @@ class Framework:
 
     def written(self, job: TrainingJob, plan: Plan) -> str:
         """The launch script or recipe. Raises UserError, saying what, for what the framework cannot run."""
+        self.refuse_without_bf16(job)
         text = self.emit(job, plan)
         for name, values in self.can_launch().items():
             if not self.has_value(name, plan):
@@ -94,6 +98,14 @@ class Framework:
                     f"{self.release} has no {option_of(name)} {getattr(plan, name)}; take {known}."
                 )
         return text
+
+    def refuse_without_bf16(self, job: TrainingJob) -> None:
+        """Raise UserError for a GPU that lacks what all scripts here ask for, and which is priced by fp16."""
+        if not has_bf16(job.hardware):
+            raise UserError(
+                f"scripts for {self.release} are in bf16 here, which {job.hardware.name} does not have: the "
+                "plan takes fp16's rate, and fp16 with its loss scaling is not written."
+            )
 
     def refusal(self, job: TrainingJob, plan: Plan) -> str:
         """Why it cannot run this plan, whatever software it was priced for; "" where it can."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
 from ndparallel.base.words import listed
+from ndparallel.hardware.architecture import HOPPER, has_multicast, is_before
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron_constants import constant_remarks
@@ -21,14 +22,18 @@ from ndparallel.launch_flags.megatron_model import flags_for, model_flags, numbe
 from ndparallel.launch_flags.megatron_rules import (
     RULES,
     dispatcher_of,
+    goes_by_deepep,
     no_flags_for,
+    parts_beside,
     precision_aware,
     weights_beside,
 )
 from ndparallel.launch_flags.nodes import torchrun_nodes
-from ndparallel.launch_flags.rules import other_software, refuse, switches_apart
+from ndparallel.launch_flags.rules import refuse, refuse_other_software, switches_apart
 from ndparallel.launch_flags.script_text import opening
+from ndparallel.planner.attention_kernels import trains
 from ndparallel.planner.describe import state_words
+from ndparallel.planner.dispatchers import DEEPEPS_LATER_RANKS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
 from ndparallel.planner.legality import check
@@ -50,6 +55,7 @@ def emit_megatron(job: TrainingJob, plan: Plan) -> str:
     """A shell script that launches this plan. Raises UserError, saying what, for what Megatron-Core's flags
     cannot express."""
     check(job, plan)
+    refuse_other_software(job, "megatron", (MEGATRON_CORE.name, NEMO.name))
     flags = [
         *model_flags(job.shape),
         *plan_flags(job, plan),
@@ -80,13 +86,28 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         )
     if job.moments == "bf16" and not job.offload:
         yield "Of the weights' copy in float32 it may keep the lower half alone: 2 bytes less than planned."
+    if job.shape.latent and job.stack.attention == "flash2":
+        yield "FlashAttention has values narrower than keys from Transformer Engine 2.17 on."
+    yield from deepep_remarks(job, plan)
     yield from constant_remarks(job.shape, release("megatron"))
     yield f"What no plan knows is given as this script's arguments: {ELSEWHERE}."
 
 
+def deepep_remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """Which DeepEP has the kernels (setup.py, and get_dispatch_config in deep_ep/buffers/legacy.py)."""
+    if goes_by_deepep(job, plan):
+        if is_before(job.hardware, HOPPER):
+            yield "Its DeepEP is 1.2.1, built with DISABLE_SM90_FEATURES=1: later ones begin with Hopper."
+        if plan.expert_parts(job.stack) in DEEPEPS_LATER_RANKS:
+            yield f"Its DeepEP is later than 1.2.1, which has no {plan.expert_parts(job.stack)} ranks."
+
+
 def environment(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """One hardware queue keeps tp's and cp's communication in order before Blackwell; FSDP, and rows beside
-    another microbatch, need several."""
+    another microbatch, need several. Parts beside matmuls are written to several GPUs at once, where a switch
+    can do that (initialize_ub in transformer_engine/pytorch/module/base.py)."""
+    if parts_beside(job, plan) and not has_multicast(job.hardware):
+        yield "export UB_SKIPMC=1"
     if plan.zero >= 2:
         yield "# FSDP's messages travel beside compute in hardware queues of their own: one queue is too few."
         yield "unset CUDA_DEVICE_MAX_CONNECTIONS"
@@ -167,12 +188,22 @@ def refuse_sequence(job: TrainingJob) -> None:
         raise no_flags_for("attention in chunks", f"take a sequence of one chunk, at most {shape.window}")
 
 
+def refuse_kernel(job: TrainingJob) -> None:
+    """Raise UserError for an attention kernel that cannot train the model's heads on this GPU."""
+    kernel, of_job = job.stack.attention, (job.hardware, job.shape)
+    if not trains(kernel, *of_job):
+        heads = f"heads of {job.shape.head_dim} and {job.shape.value_dim} on {job.hardware.name}"
+        others = listed([each for each in fields.ATTENTION if trains(each, *of_job)])
+        raise no_flags_for(f"training with {kernel} attention of {heads}", f"it has {others}")
+
+
 def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from numbers(job, fields.JOB_SIZES)
     refuse_sequence(job)
     yield f"--max-position-embeddings {job.shape.positions or job.sequence}"
     yield flags_for("dtype", job.dtype, fields.DTYPES)
     yield from optimizer_flags(job)
+    refuse_kernel(job)
     yield flags_for("attention", job.stack.attention, fields.ATTENTION)
     rate = 0.1 if job.stack.dropout else 0  # Megatron's own, or none
     yield f"--attention-dropout {rate} --hidden-dropout {rate}"
@@ -231,17 +262,15 @@ def graph_flags(job: TrainingJob) -> Iterator[str]:
 def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What travels beside compute. Raises UserError for what Megatron-Core always does otherwise."""
     stack = job.stack
-    refuse_other_software(stack)
-    yield fields.PARTS_BESIDE if stack.tp_overlap == "all" and plan.tp > 1 else ""
+    refuse_other_kernels(stack)
+    yield fields.PARTS_BESIDE if parts_beside(job, plan) else ""
     yield fields.GRADIENTS_BESIDE if stack.dp_overlap else ""
     yield fields.WEIGHTS_BESIDE if weights_beside(job, plan) else ""
     yield "" if stack.pp_overlap else fields.MESSAGES_NOT_BESIDE
     yield fields.ROWS_BESIDE if plan.sends_rows_beside(job.stack) else ""
 
 
-def refuse_other_software(stack: Stack) -> None:
+def refuse_other_kernels(stack: Stack) -> None:
     """Raise UserError for software whose kernels are not those of the present Megatron-Core."""
     if differs := switches_apart(stack, MEGATRON_CORE, FREE):
-        if stack.name != MEGATRON_CORE.name:
-            raise other_software(stack, "megatron", (MEGATRON_CORE.name, NEMO.name))
         raise no_flags_for(f"the plan's {listed(differs)}", "leave them as they are")

@@ -163,6 +163,7 @@ def constants_from(flags: GivenFlags) -> Constants:
         renormalized=False if flags.has(PRE_SOFTMAX) else None,
         scores=flags.text(fields.SCORES) or "",
         scaled_inputs=flags.has(fields.SCALED_INPUTS),
+        zero_centered=flags.has(fields.ZERO_CENTERED),
         balance_by_sequence=(flags.text(BALANCE) or "") == "seq_aux_loss" or None,
     )
 

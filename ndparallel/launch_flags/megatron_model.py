@@ -29,6 +29,7 @@ def model_flags(shape: ModelShape) -> Iterator[str]:
         else clamp_flags(shape)
     )
     yield flags_for("norm", shape.norm, fields.NORMS)
+    yield fields.ZERO_CENTERED if shape.constants.zero_centered else ""
     if ("norm" in shape.biases) != (shape.norm == "layernorm"):
         raise no_flags_for(f"a {shape.norm} {'with' if 'norm' in shape.biases else 'without'} a shift")
     refuse_other_layers(shape)

@@ -8,9 +8,11 @@ Limit  Versions of PyTorch and Transformer Engine are taken to be new enough.
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.hardware.architecture import HOPPER, is_before, nvlink_ranks, shares_nvlink
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.rules import Condition, LaunchRule, has_no, is_none_of, rule_maker
 from ndparallel.pipeline.catalog import RECIPES, names_in
+from ndparallel.planner.dispatchers import DEEPEPS_NODE, DEEPEPS_RANKS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPH_SCOPES
 
@@ -23,6 +25,11 @@ def schedules_it_has(job: TrainingJob, plan: Plan) -> UserError:
 def unsharded(plan: Plan):
     """Whether tp ranks all have the whole sequence between their matmuls."""
     return (plan.tp > 1) & np.logical_not(plan.sequence_parallel)
+
+
+def parts_beside(job: TrainingJob, plan: Plan):
+    """Whether tp's messages travel in parts beside matmuls, in Transformer Engine's user buffers."""
+    return (job.stack.tp_overlap == "all") & (plan.tp > 1)
 
 
 def dispatcher_of(job: TrainingJob, plan: Plan) -> str:
@@ -134,6 +141,50 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
     ),
 )
 
+
+def never_by_deepep(what: str, instead: str, breaks: Condition) -> LaunchRule:
+    return never(
+        f"the dispatcher deepep {what}",
+        f"take --dispatcher {instead}",
+        lambda job, plan: goes_by_deepep(job, plan) & breaks(job, plan),
+    )
+
+
+def goes_by_deepep(job: TrainingJob, plan: Plan):
+    deepep = job.stack.dispatcher == "deepep" and job.shape.experts is not None
+    return deepep & np.logical_not(plan.keeps_rows(job.stack))
+
+
+def ranks_of_deepep(job: TrainingJob, plan: Plan) -> UserError:
+    return no_flags_for(
+        f"the dispatcher deepep over {plan.expert_parts(job.stack)} ranks",
+        f"it has {', '.join(map(str, DEEPEPS_RANKS))} of them; or take --dispatcher alltoall",
+    )
+
+
+DEEPEP = (
+    never_by_deepep(  # validate_flex_dispatcher_backend of Megatron-Bridge: B200 and B300, no GB200 or GB300
+        "where machines share one NVLink", "hybridep", lambda job, plan: shares_nvlink(job.hardware)
+    ),
+    never_by_deepep(  # Buffer in csrc/legacy/buffer.hpp; "NVLink for intranode" in docs/legacy.md
+        "over more ranks than NVLink joins, but in nodes of 8 GPUs",
+        "alltoall",
+        lambda job, plan: (
+            bool(nvlink_ranks(job.hardware) % DEEPEPS_NODE)
+            & (plan.expert_parts(job.stack) > nvlink_ranks(job.hardware))
+        ),
+    ),
+    never_by_deepep(  # DISABLE_SM90_FEATURES in setup.py
+        "over several nodes of GPUs before Hopper",
+        "alltoall, or at most 8 ranks of experts",
+        lambda job, plan: is_before(job.hardware, HOPPER) & (plan.expert_parts(job.stack) > DEEPEPS_NODE),
+    ),
+    LaunchRule(
+        lambda job, plan: goes_by_deepep(job, plan) & is_none_of(DEEPEPS_RANKS, plan.expert_parts(job.stack)),
+        ranks_of_deepep,
+    ),
+)
+
 # OptimizerConfig.__post_init__ in megatron/core/optimizer/optimizer_config.py, and validate_args
 OPTIMIZERS = (
     never(
@@ -148,8 +199,9 @@ OPTIMIZERS = (
     ),
 )
 
-# get_attention_backend in transformer_engine/pytorch/attention/dot_product_attention/utils.py
-SINKS = (
+# get_attention_backend in transformer_engine/pytorch/attention/dot_product_attention/utils.py, and
+# attn_forward_func_with_cp in context_parallel.py beside it
+ATTENTION = (
     never(
         "attention with sinks by FlashAttention",
         "it has fused and unfused kernels",
@@ -157,8 +209,23 @@ SINKS = (
     ),
     never(
         "attention with sinks over cp ranks, but by all-to-all",
-        "take --cp 1",
-        lambda job, plan: job.shape.sinks and (plan.cp > 1),
+        "take --context-parallel all-to-all, or --cp 1",
+        lambda job, plan: job.shape.sinks and job.stack.context_parallel != "all-to-all" and plan.cp > 1,
+    ),
+    never(
+        "layers with a window whose keys and values go round cp ranks",
+        "take --context-parallel all-gather or all-to-all, or --cp 1",
+        lambda job, plan: (
+            job.shape.window
+            and not job.shape.chunked
+            and job.stack.context_parallel == "ring"
+            and plan.cp > 1
+        ),
+    ),
+    never(
+        "unfused attention over cp ranks",
+        "leave --no-flash-attention out, or take --cp 1",
+        lambda job, plan: job.stack.attention == "unfused" and plan.cp > 1,
     ),
 )
 
@@ -220,6 +287,15 @@ RULES = (
         "add --sequence-parallel",
         lambda job, plan: job.stack.tp_overlap == "all" and unsharded(plan),
     ),
+    LaunchRule(  # Requirements in examples/pytorch/comm_gemm_overlap/README.md of Transformer Engine
+        lambda job, plan: parts_beside(job, plan) & (plan.tp > nvlink_ranks(job.hardware)),
+        lambda job, plan: no_flags_for(
+            f"tp in parts beside matmuls over {plan.tp} GPUs, of which NVLink joins "
+            f"{nvlink_ranks(job.hardware)}",
+            f"take {'--tp 1' if nvlink_ranks(job.hardware) == 1 else 'a smaller --tp'}, or --software "
+            "megatron-core",
+        ),
+    ),
     never(
         "context parallelism without overlap",
         "add cp to --overlap",
@@ -233,7 +309,8 @@ RULES = (
     *RECOMPUTED,
     *PAIRED,
     *GRAPHED,
+    *DEEPEP,
     *OPTIMIZERS,
-    *SINKS,
+    *ATTENTION,
     *EXPERTS,
 )

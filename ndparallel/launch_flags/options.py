@@ -119,7 +119,7 @@ def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:
     if script_given(arguments) or found.stack.name == job.stack.name:
         return replace(found, stack=travelling(found.stack, arguments))
     named = argparse.Namespace(**vars(arguments) | {"software": found.stack.name})
-    return replace(found, stack=stack_from(named, job.hardware))
+    return replace(found, stack=stack_from(named, job.hardware, job.shape))
 
 
 def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -> Reading:

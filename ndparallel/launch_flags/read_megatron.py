@@ -35,6 +35,7 @@ from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.shell_script import Script
 from ndparallel.parallel.context import CP_COMM_TYPES
+from ndparallel.planner.attention_kernels import fitting_kernel
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import graphs_of
 from ndparallel.planner.legality import check
@@ -42,7 +43,7 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import FP8_PARAM_GATHER, MEGATRON_CORE, NEMO
 from ndparallel.planner.stack import Stack
 
-BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
+BACKENDS = {"auto": "", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
 
 
 def read_megatron(text: str, hardware: Hardware, beside: Beside = NOTHING) -> Reading:
@@ -151,7 +152,7 @@ def job_from(flags: GivenFlags, shape: ModelShape, hardware: Hardware, plan: Pla
     if not flags.has("--bf16") and not flags.has("--fp16"):
         flags.assume("--bf16", "float32, which is priced as bf16")
     capacity = flags.fraction(fields.CAPACITY) if flags.has(fields.CAPACITY) and shape.experts else None
-    stack = stack_from(flags, shape, plan)
+    stack = stack_from(flags, shape, hardware, plan)
     return TrainingJob(
         shape,
         hardware,
@@ -197,16 +198,13 @@ def capacity_of(factor: float | None) -> float | None:
     return factor
 
 
-def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
+def stack_from(flags: GivenFlags, shape: ModelShape, hardware: Hardware, plan: Plan) -> Stack:
     base = NEMO if flags.has(fields.PARTS_BESIDE) else MEGATRON_CORE
-    attention = flags.word("--attention-backend", "auto", BACKENDS)
-    if flags.has("--use-flash-attn") and not shape.sinks:  # which Transformer Engine takes others for
-        attention = "flash2"
     reduces, gathers = flags.has(fields.GRADIENTS_BESIDE), flags.has(fields.WEIGHTS_BESIDE)
     cut = cuts_experts(flags, shape, plan)
     return replace(
         base,
-        attention=attention,
+        attention=attention_from(flags, shape, hardware),
         dropout=dropout_from(flags),
         vocabulary_multiple=vocabulary_multiple_from(flags, base),
         accumulates=not flags.has("--no-gradient-accumulation-fusion"),
@@ -226,6 +224,14 @@ def stack_from(flags: GivenFlags, shape: ModelShape, plan: Plan) -> Stack:
         fused_router=flags.has(fields.OF_MIXTURES["fused_router"]),
         fp32_router=flags.text(fields.ROUTER_TYPE) in ("fp32", "fp64"),
     )
+
+
+def attention_from(flags: GivenFlags, shape: ModelShape, hardware: Hardware) -> str:
+    """The kernel that is named, or the one that Transformer Engine takes of itself."""
+    named = flags.word("--attention-backend", "auto", BACKENDS)
+    if flags.has("--use-flash-attn") and not shape.sinks:  # which Transformer Engine takes others for
+        return "flash2"
+    return named or fitting_kernel(MEGATRON_CORE.attention, hardware, shape)
 
 
 def vocabulary_multiple_from(flags: GivenFlags, base: Stack) -> int:

@@ -63,23 +63,21 @@ def obeyed(rules: Sequence[LaunchRule], job: TrainingJob, plans: Plan) -> np.nda
     return ~broken
 
 
-def refuse_other_software(
-    job: TrainingJob, framework: str, stacks: Sequence[str], free: Sequence[str]
-) -> None:
-    """Raise UserError for software that is not one of the framework's, or differs in more than what is `free`
-    to choose, for which it has no key."""
+def refuse_other_software(job: TrainingJob, framework: str, stacks: Sequence[str]) -> None:
+    """Raise UserError for software that is none of the framework's `stacks`. It comes before rules, which
+    speak of the framework's own."""
     if job.stack.name not in stacks:
-        raise other_software(job.stack, framework, stacks)
+        raise UserError(
+            f"the plan is for {job.stack.name}, which is other software than {release(framework)}: take "
+            f"--software {' or '.join(stacks)}."
+        )
+
+
+def refuse_other_switches(job: TrainingJob, framework: str, free: Sequence[str]) -> None:
+    """Raise UserError for software that differs from the framework's in more than what is `free` to choose,
+    for which it has no key."""
     if differs := switches_apart(job.stack, find_stack(job.stack.name), free):
         raise has_no(framework, f"key for the plan's {listed(differs)}", "leave them as they are")
-
-
-def other_software(stack: Stack, framework: str, stacks: Sequence[str]) -> UserError:
-    """The refusal of software that is none of the framework's `stacks`."""
-    return UserError(
-        f"the plan is for {stack.name}, which is other software than {release(framework)}: take --software "
-        f"{' or '.join(stacks)}."
-    )
 
 
 def switches_apart(stack: Stack, other: Stack, free: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import torchrun_nodes
-from ndparallel.launch_flags.rules import other_software, refuse, switches_apart
+from ndparallel.launch_flags.rules import refuse, refuse_other_software, switches_apart
 from ndparallel.launch_flags.torchtitan_models import Flavor, flavor_of, torchtitan_lacks
 from ndparallel.launch_flags.torchtitan_rules import RULES, compiled
 from ndparallel.pipeline.catalog import names_in
@@ -47,7 +47,7 @@ DISPATCHERS = ("deepep", "hybridep")  # beside its own
 def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
     """A Python file with the recipe. Raises UserError, saying what, for what torchtitan cannot run."""
     check(job, plan)
-    refuse_other_software(job)
+    refuse_other_software(job, "torchtitan", STACKS)
     found = flavor_of(job)
     refuse(RULES, job, plan)
     refuse_other_switches(job, plan)
@@ -127,11 +127,6 @@ def options_of_model(job: TrainingJob, plan: Plan, found: Flavor) -> Iterator[st
     if predicts_further(job, plan, found):
         yield f"num_mtp_layers={job.shape.prediction_layers}"
     yield from converters(job)
-
-
-def refuse_other_software(job: TrainingJob) -> None:
-    if job.stack.name not in STACKS:
-        raise other_software(job.stack, "torchtitan", STACKS)
 
 
 def refuse_other_number_types(job: TrainingJob) -> None:

@@ -47,3 +47,9 @@ _ALL = (
     Dispatcher("hybridep", once=True, own=2, arriving=2, received=2),
 )
 DISPATCHERS = {one.name: one for one in _ALL}
+
+# DeepEP's kernels, as Megatron-Core calls them (get_buffer in megatron/core/transformer/moe/fused_a2a.py)
+DEEPEPS_NODE = 8  # GPUs on one NVLink: LEGACY_NUM_MAX_NVL_PEERS in csrc/kernels/legacy/compiled.cuh
+# ranks that get_dispatch_config and get_combine_config know (deep_ep/buffers/legacy.py), and those that
+# release 1.2.1 does not
+DEEPEPS_RANKS, DEEPEPS_LATER_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160), (48, 96)

@@ -19,13 +19,14 @@ from ndparallel.base.words import listed, option_of
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.parallel.context import CP_COMM_TYPES
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
+from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check, check_model
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.option_groups import MODEL_FLAGS, OVERLAPS
 from ndparallel.planner.plan_name import options_named
-from ndparallel.planner.software import STACKS, find_stack
+from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.stages import split_of, stage_kinds
 from ndparallel.planner.state_options import (
@@ -144,7 +145,7 @@ def job_from(arguments: argparse.Namespace) -> TrainingJob:
         raise unknown("software", "", STACKS)
     hardware = find_hardware(arguments.hardware)
     job = TrainingJob(
-        shape, hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch
+        shape, hardware, stack_from(arguments, hardware, shape), arguments.sequence, arguments.global_batch
     )
     return replace(
         job, dtype=arguments.dtype, **routing_from(arguments, job.shape), **states_from(arguments, job)
@@ -193,8 +194,9 @@ def routing_from(arguments: argparse.Namespace, shape: ModelShape) -> dict[str, 
     return {"routing_imbalance": imbalance, "capacity_factor": capacity}
 
 
-def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
-    stack = find_stack(arguments.software or ("pocket" if hardware.name == "pocket" else "megatron-core"))
+def stack_from(arguments: argparse.Namespace, hardware: Hardware, shape: ModelShape) -> Stack:
+    name = arguments.software or ("pocket" if hardware.name == "pocket" else "megatron-core")
+    stack = software_on(name, hardware, shape)
     if arguments.flash_attention is not None and arguments.flash_attention != stack.flash:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
     stack = travelling(stack, arguments)

@@ -20,11 +20,12 @@ from ndparallel.hardware.accelerator import Accelerator, find_hardware, inside_f
 from ndparallel.hardware.figures import ACROSS_FRACTION, MEMORY_FRACTION
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.planner.dispatchers import DISPATCHERS
+from ndparallel.planner.fitted_software import on_hardware, software_on
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.legality import DTYPE_SPELLINGS, DTYPES
 from ndparallel.planner.models.shape import SIZES, ModelShape
-from ndparallel.planner.software import FP8_PARAM_GATHER, find_stack
+from ndparallel.planner.software import FP8_PARAM_GATHER
 
 FORM = re.compile(r"\s*([\w-]+)\s*([*/=])\s*(\S.*?)\s*")
 BETWEEN = re.compile(r",(?=\s*[A-Za-z][\w-]*\s*[*/=])")
@@ -130,7 +131,7 @@ def with_word(cluster: Variant, name: str, operator: str, word: str) -> Variant:
 
 def with_software(job: TrainingJob, word: str) -> TrainingJob:
     """The job on other software, which keeps what was switched on the one it had."""
-    other, before = find_stack(word), find_stack(job.stack.name)
+    other, before = (software_on(name, job.hardware, job.shape) for name in (word, job.stack.name))
     switched = {
         each.name: getattr(job.stack, each.name)
         for each in fields(job.stack)
@@ -177,7 +178,7 @@ def switched(name: str) -> Callable[[TrainingJob, str], TrainingJob]:
 
 WORDS: dict[str, Callable[[TrainingJob, str], TrainingJob]] = {
     "software": with_software,
-    "hardware": lambda job, word: replace(job, hardware=find_hardware(word)),
+    "hardware": lambda job, word: on_hardware(job, find_hardware(word)),
     "dtype": with_dtype,
     **{name: switched(name) for name in SWITCHES},
 }

@@ -23,6 +23,13 @@ from ndparallel.hardware.accelerator import (
     slower_host,
 )
 from ndparallel.hardware.accelerator import accelerator as from_table
+from ndparallel.hardware.architecture import (
+    capability,
+    has_bf16,
+    has_multicast,
+    nvlink_ranks,
+    shares_nvlink,
+)
 from ndparallel.hardware.figures import KERNEL_OVERHEAD_SECONDS, MEMORY_FRACTION
 from ndparallel.hardware.matmul_efficiency import tile_fill
 from ndparallel.planner.groups import GroupLinks
@@ -426,3 +433,34 @@ def test_a_slower_host_takes_twice_as_long_for_a_launch():
     h100 = find_hardware("h100")
     assert host_launch(slower_host(h100)) == 2 * host_launch(h100) > 0
     assert slower_host(CLASSROOM) == CLASSROOM
+
+
+@pytest.mark.parametrize(
+    ("gpu", "known", "ranks", "multicast"),
+    [
+        ("v100", 70, 8, False),
+        ("a100-80", 80, 8, False),
+        ("a100-pcie-bridged", 80, 2, False),
+        ("l40s", 89, 1, False),  # PCIe
+        ("rtx-4090", 89, 1, False),
+        ("h100", 90, 8, True),
+        ("h100-nvl", 90, 1, False),
+        ("gb300", 103, 72, True),
+        ("mi300x", None, 8, False),
+        ("gh200", 90, 1, False),  # one GPU on a node
+        ("pocket", None, 4, True),
+    ],
+)
+def test_a_gpus_architecture_and_links_say_what_it_can_do(gpu, known, ranks, multicast):
+    hardware = find_hardware(gpu)
+    assert (capability(hardware), nvlink_ranks(hardware), has_multicast(hardware)) == (
+        known,
+        ranks,
+        multicast,
+    )
+    assert has_bf16(hardware) == (gpu != "v100") and shares_nvlink(hardware) == (gpu == "gb300")
+
+
+def test_a_file_that_says_no_architecture_lacks_nothing():
+    unknown = replace(accelerator("v100"), architecture="")
+    assert capability(unknown) is None and has_bf16(unknown) and has_multicast(unknown)

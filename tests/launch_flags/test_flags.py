@@ -23,13 +23,14 @@ from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ASSUMED_WORDS, BEYOND
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron, pipeline_flags
-from ndparallel.launch_flags.megatron_rules import GRAPHED, PAIRED, dispatcher_of
+from ndparallel.launch_flags.megatron_rules import ATTENTION, GRAPHED, PAIRED, dispatcher_of
 from ndparallel.launch_flags.options import launch_script
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.launch_flags.torchtitan_models import LONGEST, MODELS
 from ndparallel.pipeline.catalog import names_in
+from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import find_model, preset, presets
@@ -38,6 +39,7 @@ from ndparallel.planner.options import overlapping
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stages import layers_by_stage, padded_vocab
+from ndparallel.search.search import search
 from ndparallel.validation.words import graphs_stated
 from tests.support.random_plans import hybrids
 
@@ -161,7 +163,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         graphs=draw(st.sampled_from(GRAPHS_OF[bool(job.shape.experts), bool(capacity)])),
     )
     job = replace(job, stack=stack, capacity_factor=capacity)
-    assume(not any(rule.breaks(job, plan) for rule in (*PAIRED, *GRAPHED)))
+    assume(not any(rule.breaks(job, plan) for rule in (*PAIRED, *GRAPHED, *ATTENTION)))
     assume(not [*why_not(job, plan)] and (plan.gpus <= 8 or plan.gpus % 8 == 0))
     return job, plan
 
@@ -247,6 +249,60 @@ def test_every_flag_in_the_tables_is_one_of_the_release():
     }
     assert (known | {*ANOTHER_MODEL, *BEYOND, *ASSUMED_WORDS}) <= megatron_flags().keys()
     assert len(megatron_flags()) == 846 and frozen("megatron")["version"] == "0.19.2"
+
+
+@pytest.mark.parametrize(
+    ("way", "written"),
+    [("ring", None), ("all-gather", "--cp-comm-type all_gather"), ("all-to-all", "--cp-comm-type a2a")],
+)
+def test_layers_with_a_window_have_no_ring_of_cp_ranks(way, written):
+    """attn_forward_func_with_cp in Transformer Engine's context_parallel.py asserts so in the first step."""
+    mistral = on(job_of("mistral-7b"), context_parallel=way)
+    assert written or "go round cp ranks; take --cont" in FRAMEWORKS["megatron"].refusal(mistral, Plan(cp=2))
+    assert not written or f"  {written} " in emit_megatron(mistral, Plan(cp=2))
+    assert "--cp-comm-type" not in emit_megatron(on(job_of(), context_parallel="ring"), Plan(cp=2))
+
+
+def test_a_search_recommends_no_ring_of_cp_ranks_for_layers_with_a_window():
+    long = replace(job_of("mistral-7b", batch=32), sequence=32768)
+    assert search(long, 32, frameworks=["megatron"]).best.plan.cp == 1
+
+
+def test_unfused_attention_has_no_cp_ranks_in_transformer_engine():
+    """get_attention_backend in dot_product_attention/utils.py: "it does not support context parallelism"."""
+    unfused = on(job_of(), attention="unfused")
+    assert "unfused attention over cp ranks" in FRAMEWORKS["megatron"].refusal(unfused, Plan(cp=2))
+    assert not FRAMEWORKS["megatron"].refusal(unfused, Plan(dp=2))
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "flag"),
+    [
+        ("deepseek-v3", "a100-80", "flash"),
+        ("nemotron-4-340b", "b200", "flash"),
+        ("nemotron-4-340b", "h100", "fused"),
+        ("qwen3.5-27b", "l40s", "unfused"),
+    ],
+)
+def test_the_attention_that_is_priced_trains_the_models_heads_and_is_written(model, gpu, flag, capsys):
+    words = f"plan --model {model} --hardware {gpu} --gpus 8 --global-batch 8 --emit megatron --tp 8"
+    assert main(words.split()) == 0
+    assert f"--attention-backend {flag} " in (script := capsys.readouterr().out)
+    hardware = find_hardware(gpu)
+    kernel = read_megatron(script, hardware).job.stack.attention
+    silent = script.replace(f"--attention-backend {flag} ", "")
+    assert (
+        fields.ATTENTION[kernel].endswith(flag)
+        and kernel == read_megatron(silent, hardware).job.stack.attention
+    )
+
+
+def test_a_kernel_that_cannot_train_the_models_heads_is_refused():
+    job = replace(job_of("deepseek-v3"), hardware=find_hardware("a100-80"))
+    said = "training with cudnn attention of heads of 192 and 128 on a100-80; it has flash2 and unfused"
+    with pytest.raises(UserError, match=said):
+        emit_megatron(job, Plan(dp=8))
+    assert "Transformer Engine 2.17" in emit_megatron(on(job, attention="flash2"), Plan(dp=8))
 
 
 def test_uneven_stages_are_written_out_letter_by_letter():
@@ -369,6 +425,89 @@ def test_a_flexible_dispatcher_is_written_priced_and_read_where_a_row_can_go_to_
     if written == "alltoall":
         with pytest.raises(UserError, match="--moe-token-dispatcher-type flex .* by deepep.* take alltoall"):
             read_megatron(flexible, H100)
+
+
+def of_144_experts() -> TrainingJob:
+    """Which 12, 16, 36 and 48 ranks can share."""
+    assert MIXTRAL.shape.experts
+    experts = replace(MIXTRAL.shape.experts, experts=144)
+    return replace(MIXTRAL, shape=replace(MIXTRAL.shape, experts=experts))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "degrees", "said"),
+    [
+        ("h100", {"dp": 72, "ep": 12}, "deepep over 12 ranks; it has 2, 4, 8, .*or take --dispatcher allto"),
+        ("h100", {"dp": 48, "ep": 6, "tp": 2}, "deepep over 12 ranks; it has 2, 4"),
+        ("h100", {"dp": 48, "ep": 48}, ""),
+        ("h100", {"dp": 24, "ep": 1}, ""),
+        ("gb200", {"dp": 8, "ep": 4}, "machines share one NVLink; take --dispatcher hybridep"),
+        ("l40s", {"dp": 8, "ep": 4}, "more ranks than NVLink joins, but in nodes of 8 GPUs; take --disp"),
+        ("a100-pcie-bridged", {"dp": 8, "ep": 2}, ""),
+        ("a100-pcie-bridged", {"dp": 8, "ep": 4}, "more ranks than NVLink joins"),
+        ("a100-80", {"dp": 16, "ep": 8}, ""),
+        (
+            "a100-80",
+            {"dp": 16, "ep": 16},
+            "several nodes of GPUs before Hopper; take --dispatcher",
+        ),
+    ],
+)
+def test_deepep_goes_where_its_kernels_go(gpu, degrees, said):
+    plan = Plan(**degrees, zero=1, sequence_parallel=degrees.get("tp", 1) > 1)
+    job = replace(of_144_experts(), hardware=find_hardware(gpu), global_batch=720)
+    job = on(job, dispatcher="deepep", expert_tp=plan.tp > 1)
+    for dispatcher in ("alltoall", "hybridep"):
+        assert not FRAMEWORKS["megatron"].refusal(on(job, dispatcher=dispatcher), plan) or plan.ep == 1
+    with pytest.raises(UserError, match=said) if said else nullcontext():
+        assert "--moe-token-dispatcher-type" in emit_megatron(job, plan)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ep", "said"),
+    [
+        ("a100-80", 8, "# Its DeepEP is 1.2.1, built with DISABLE_SM90_FEATURES=1: later ones begin with H"),
+        ("h100", 48, "# Its DeepEP is later than 1.2.1, which has no 48 ranks."),
+        ("h100", 8, ""),
+    ],
+)
+def test_a_script_says_which_deepep_has_its_kernels(gpu, ep, said):
+    """setup.py asserts False for A100s since 2.0; get_dispatch_config has 48 and 96 since September 2025."""
+    job = replace(of_144_experts(), hardware=find_hardware(gpu), global_batch=48)
+    script = emit_megatron(job, Plan(dp=48, ep=ep, zero=1))
+    assert said in script and ("Its DeepEP" in script) == bool(said)
+    assert "Its DeepEP" not in emit_megatron(on(job, dispatcher="alltoall"), Plan(dp=48, ep=ep, zero=1))
+
+
+def test_of_many_plans_at_once_those_are_left_out_whose_ranks_deepep_does_not_know():
+    ep = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48, 72, 144])
+    plans = Plan(tp=np.ones_like(ep), dp=np.full_like(ep, 144), ep=ep, zero=1)
+    able = FRAMEWORKS["megatron"].has(replace(of_144_experts(), global_batch=144), plans)
+    assert ep[able].tolist() == [1, 2, 4, 8, 16, 24, 48, 144]
+    dense = replace(job_of(batch=144), hardware=find_hardware("l40s"))
+    assert FRAMEWORKS["megatron"].has(dense, replace(plans, ep=np.ones_like(ep))).all()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dispatcher"),
+    [
+        ("h100", "deepep"),
+        ("a100-80", "deepep"),
+        ("b300", "deepep"),
+        ("gb200", "hybridep"),
+        ("l40s", "alltoall"),
+        ("h100-nvl-bridged", "alltoall"),
+        ("gh200", "alltoall"),
+        ("v100", "alltoall"),
+    ],
+)
+def test_experts_have_a_dispatcher_that_runs_on_the_gpu_where_none_is_named(gpu, dispatcher):
+    hardware = find_hardware(gpu)
+    assert software_on("megatron-core", hardware, MIXTRAL.shape).dispatcher == dispatcher
+    assert software_on("megatron-core", hardware, job_of().shape).dispatcher == "deepep", "it has no experts"
+    assert software_on("torchtitan", hardware, MIXTRAL.shape) == STACKS["torchtitan"]
+    job = replace(job_of("mixtral-8x7b", "pytorch"), hardware=hardware)
+    assert FRAMEWORKS["megatron"].priced(job).stack.dispatcher == dispatcher
 
 
 def test_nccls_own_dispatcher_counts_as_hybridep_whose_kernels_it_has_and_says_so():
@@ -603,6 +742,14 @@ def test_a_recipe_of_ones_own_is_priced_as_megatrons_and_said_to_be(recipe, dtyp
     found = read_megatron(script, find_hardware("b200"))
     assert found.job.dtype == dtype
     assert any("recipe custom is not modelled" in remark and instead in remark for remark in found.notes)
+
+
+@pytest.mark.parametrize("older", ["--fp8-hybrid", "--fp8-e4m3"])
+def test_an_older_flag_of_fp8_is_read_as_the_format_that_it_names(older):
+    """megatron/arguments.py until commit 1b7a3836 of Megatron-LM."""
+    found = read_megatron(f"{LINE} --bf16 {older}", H100)
+    assert found.job.dtype == "fp8"
+    assert any("read as Megatron-Core's" in note and older in note for note in found.notes)
 
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "deepep"])
@@ -1417,6 +1564,59 @@ def test_the_tables_are_printed_with_their_release(framework, some, capsys):
 )
 def test_megatron_is_told_nothing_that_the_plan_does_not_use(software, plan, unsaid):
     assert unsaid not in emit_megatron(on(job_of(), **software), plan)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "told"), [("h100", False), ("gb200", False), ("a100-80", True), ("h100-nvl-bridged", True)]
+)
+def test_gpus_without_multicast_are_told_to_do_without(gpu, told):
+    """initialize_ub in transformer_engine/pytorch/module/base.py stops without one or the other."""
+    job = replace(job_of(software="nemo"), hardware=find_hardware(gpu))
+    two, one = (emit_megatron(job, Plan(tp=tp, dp=8, sequence_parallel=tp > 1)) for tp in (2, 1))
+    assert ("export UB_SKIPMC=1" in two) == told and "UB_SKIPMC" not in one
+    assert "UB_SKIPMC" not in emit_megatron(replace(job, stack=STACKS["megatron-core"]), Plan(tp=2, dp=8))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tp", "said"),
+    [
+        ("h100", 16, "over 16 GPUs, of which NVLink joins 8; take a smaller --tp, or --software megatron-co"),
+        ("gb200", 16, ""),
+        ("l40s", 2, "over 2 GPUs, of which NVLink joins 1; take --tp 1, or --software megatron-core"),
+    ],
+)
+def test_tp_in_parts_beside_matmuls_stays_on_one_nvlink(gpu, tp, said):
+    job = replace(job_of("llama-3-70b", software="nemo"), hardware=find_hardware(gpu))
+    plan = Plan(tp=tp, dp=4, sequence_parallel=True)
+    with pytest.raises(UserError, match=said) if said else nullcontext():
+        assert "--tp-comm-overlap" in emit_megatron(job, plan)
+    assert "--tp-comm-overlap" not in emit_megatron(replace(job, stack=STACKS["megatron-core"]), plan)
+    many = FRAMEWORKS["megatron"].has(job, replace(plan, tp=np.array([1, tp]), dp=np.array([4 * tp, 4])))
+    assert many.tolist() == [True, not said]
+
+
+@pytest.mark.parametrize("name", [*FRAMEWORKS])
+@pytest.mark.parametrize(
+    "plan", [Plan(dp=16, zero=3), Plan(dp=16, zero=1), Plan(dp=16, zero=1, recompute="selective")]
+)
+def test_that_a_plan_is_for_other_software_is_said_before_what_a_switch_of_it_would_break(name, plan):
+    """PyTorch's has no live_weights, and recomputes every second matrix."""
+    said = f"the plan is for pytorch, which is other software than {FRAMEWORKS[name].release}: take --softw"
+    with pytest.raises(UserError, match=said):
+        FRAMEWORKS[name].written(job_of(software="pytorch"), plan)
+
+
+@pytest.mark.parametrize("name", [*FRAMEWORKS])
+@pytest.mark.parametrize(("gpu", "has"), [("v100", False), ("t4", False), ("a10", True), ("mi300x", True)])
+def test_no_script_in_bf16_is_written_for_a_gpu_without(name, gpu, has):
+    """CUDA's compute capabilities below 8.0; the plan is priced all the same."""
+    framework = FRAMEWORKS[name]
+    job = framework.priced(replace(job_of(software="fsdp-2023"), hardware=find_hardware(gpu)))
+    said = f"are in bf16 here, which {gpu} does not have"
+    with nullcontext() if has else pytest.raises(UserError, match=said):
+        assert framework.written(job, Plan(dp=8, zero=3))
+    assert predict(job, Plan(dp=8, zero=3)).seconds > 0
+    assert bool(framework.refusal(job, Plan(dp=8, zero=3))) != has
 
 
 def test_one_hardware_queue_is_asked_for_before_blackwell_alone():

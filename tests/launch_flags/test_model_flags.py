@@ -14,6 +14,7 @@ from ndparallel.launch_flags.reading import Beside
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.constants import Constants
 from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.layernorm_families import JAIS2, NEMOTRON
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import LARGEST
@@ -203,6 +204,22 @@ def test_router_and_positions_are_written_as_the_file_has_them(name, written):
     assert written in emit_megatron(job_of(name), Plan(dp=8))
 
 
+@pytest.mark.parametrize(
+    ("name", "so"),
+    [("nemotron-4-340b", True), ("qwen3-next-80b-a3b", True), ("qwen3.5-27b", True), ("qwen3-32b", False)],
+)
+def test_norms_that_multiply_by_1_and_their_weight_are_written_and_read_back(name, so):
+    """Their modeling files in transformers; layernorm_zero_centered_gamma of Megatron-Bridge's recipes."""
+    script = emit_megatron(job_of(name, batch=8), Plan(dp=8))
+    assert ("--apply-layernorm-1p" in script) == so
+    assert read_megatron(script, H100).job.shape.constants.zero_centered == so
+
+
+def test_jais2_has_nemotrons_layers_with_plain_norms():
+    """Jais2DecoderLayer in models/jais2/modular_jais2.py of transformers."""
+    assert not JAIS2.zero_centered and NEMOTRON.zero_centered
+
+
 def test_gpt_oss_is_written_with_its_sinks_activation_and_positions_and_read_back():
     shape = shape_of(GPT_OSS, "m", "")
     script = emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
@@ -234,7 +251,7 @@ def test_one_expert_for_a_token_is_chosen_behind_the_softmax_also_where_the_rout
 @pytest.mark.parametrize(
     "job, plan, said",
     [
-        ({}, {"cp": 2}, "attention with sinks over cp ranks"),
+        ({}, {"cp": 2}, "attention with sinks over cp ranks, but by all-to-all; take --context-parallel all"),
         ({"attention": "flash2"}, {}, "attention with sinks by FlashAttention"),
     ],
 )
@@ -243,6 +260,13 @@ def test_sinks_are_refused_where_transformer_engine_has_no_kernel_for_them(job, 
     asked = replace(asked, shape=shape_of(GPT_OSS, "m", ""), stack=replace(asked.stack, **job))
     with pytest.raises(UserError, match=said):
         emit_megatron(asked, Plan(dp=8, **plan))
+
+
+def test_sinks_go_over_cp_ranks_by_all_to_all():
+    """attn_forward_func_with_cp in Transformer Engine's context_parallel.py."""
+    asked = replace(job_of(), shape=shape_of(GPT_OSS, "m", ""))
+    asked = replace(asked, stack=replace(asked.stack, context_parallel="all-to-all"))
+    assert "--cp-comm-type a2a" in emit_megatron(asked, Plan(dp=8, cp=2))
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,16 @@ import pytest
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.untaken_options import untaken_hints
 from ndparallel.planner.describe import bound
+from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict
-from ndparallel.planner.software import STACKS
 
 
 def found_for(model: str, plan: Plan, hardware: str = "gb200", software: str = "megatron-core", **stack):
-    switched = replace(STACKS[software], **stack)
-    return predict(TrainingJob(find_model(model), find_hardware(hardware), switched, 2048, 64), plan)
+    shape, gpu = find_model(model), find_hardware(hardware)
+    switched = replace(software_on(software, gpu, shape), **stack)
+    return predict(TrainingJob(shape, gpu, switched, 2048, 64), plan)
 
 
 def test_a_gpu_waits_for_launches_as_long_as_graphs_of_the_step_save():

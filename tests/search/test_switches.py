@@ -185,3 +185,10 @@ def test_larger_nodes_of_gpus_that_are_linked_one_to_one_are_refused():
     assert time_step(half, plan).breakdown["tp"] == time_step(job, plan).breakdown["tp"]
     pairs = replace(job, hardware=replace(cards, gpus_linked_directly=2))
     assert what_if(Variant(pairs, 256), "gpus_per_node*2").job.hardware.gpus_per_node == 16
+
+
+def test_on_other_hardware_software_has_the_kernels_that_run_there_but_for_those_that_were_asked_for():
+    latent = replace(MIXTURE, shape=find_model("deepseek-v3"))
+    assert what_if(Variant(latent, 32), "hardware=a100-80").job.stack.attention == "flash2"
+    unfused = replace(latent, stack=replace(latent.stack, attention="unfused"))
+    assert what_if(Variant(unfused, 32), "hardware=a100-80").job.stack.attention == "unfused"

@@ -9,6 +9,7 @@ Glossary
     share           the part of a head that is turned
     unrotated       layers without positions, by their numbers
     rotated_first   queries and keys are turned before they are normed, and not after
+    zero_centered   norms multiply by 1 + weight, and not by the weight
     clamp           gpt-oss's activation: its inputs' largest size, beside a gate of its own
     scaling         how a longer sequence is met
     renormalized    the chosen experts' weights sum to 1
@@ -91,6 +92,7 @@ class Constants:
     activation_clamp: float | None = None
     unrotated: tuple[int, ...] = ()
     rotated_first: bool = False
+    zero_centered: bool = False
     others: tuple[tuple[str, Any], ...] = ()
 
     @property

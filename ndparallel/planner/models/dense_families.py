@@ -45,6 +45,7 @@ QWEN3_5 = replace(
     },
     linear=gated_delta_net,
     output_gate="queries",
+    zero_centered=True,  # Qwen3_5RMSNorm in models/qwen3_5/modeling_qwen3_5.py of transformers
 )
 PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
 GRANITE = replace(LLAMA, class_name="GraniteConfig")

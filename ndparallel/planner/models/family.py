@@ -57,7 +57,8 @@ class Family:
 
     `activation` is given where no key says it; else `activations` translates the key's word. Where a file
     has a window, every layer has it, or all but one in `full_every`: the last of these, or the first; with
-    `rotates_windows_alone` only layers with a window then have positions.
+    `rotates_windows_alone` only layers with a window then have positions. Norms of `zero_centered` ones
+    multiply by 1 + weight.
     """
 
     class_name: str
@@ -78,6 +79,7 @@ class Family:
     full_every: int = 0
     full_first: bool = False
     rotates_windows_alone: bool = False
+    zero_centered: bool = False
     latent: Callable[[Config], LatentAttention] | None = None
     linear: Callable[[Config], GatedDeltaNet] | None = None
     output_gate: str = ""

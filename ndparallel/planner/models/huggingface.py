@@ -139,6 +139,7 @@ def build(config: Config, family: Family) -> dict[str, Any]:
     words = {"constants": constants_of(config.entries), **family.words(config)}
     if family.rotates_windows_alone:
         words["constants"] = replace(words["constants"], unrotated=seen.get("whole_layers", ()))
+    words["constants"] = replace(words["constants"], zero_centered=family.zero_centered)
     return {
         **{name: getattr(family, name) for name in OF_THE_FAMILY},
         "layers": config.size("layers"),

@@ -171,10 +171,12 @@ NEMOTRON = Family(
     norm="layernorm",
     biases=("norm",),
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "mlp_bias": ("mlp",)},
+    zero_centered=True,  # NemotronLayerNorm1P in models/nemotron/modeling_nemotron.py of transformers
 )
 JAIS2 = replace(
     NEMOTRON,
     class_name="Jais2Config",
+    zero_centered=False,
     defaults={**NEMOTRON.defaults, "kv_heads": AS_HEADS, "attention_bias": True, "mlp_bias": True},
 )
 
