@@ -1,7 +1,8 @@
 """What would make it fit: of a plan that does not, or of a job no plan of which does.
 
 Idea   Each remedy is tried by predicting it: alone, and where that is not enough, with full recomputation and
-       microbatches of one sequence. Where plans are searched, the search is asked again with each.
+       microbatches of one sequence. Where plans are searched, the search is asked again with each, and what
+       the software's framework cannot launch also of those that can.
 Cost   memory first, and the step only of what fits.
 Limit  Memory of the host is not counted, nor what fewer bits and adapters do to the loss.
 
@@ -263,8 +264,8 @@ def remedies_of_search(space: SearchSpace) -> list[Remedy]:
         changed, _ = change.apply(space.job, Plan())
         if changed != space.job:
             options = [(change.option, replace(space, job=changed)), *by_others(change, space, changed)]
-            tried = ((option, best_or_none(one)) for option, one in options)
-            found += [Remedy(kind, change.words, option, best) for option, best in tried if best]
+            bests = ((option, best_or_none(one)) for option, one in options)
+            found += [Remedy(kind, change.words, option, best) for option, best in bests if best]
     return in_order([*launched_first(found), *with_all_memory(space), *more_gpus(space)])
 
 
