@@ -3,7 +3,9 @@
 built without memory (on the meta device) from the very entries that we count. What a file leaves out, and
 the bytes of its loss, as torch's allocator has them."""
 
+import inspect
 import json
+import re
 from itertools import accumulate
 from pathlib import Path
 
@@ -64,6 +66,16 @@ def test_what_a_file_leaves_out_is_what_the_class_of_transformers_has(model_type
         known = [config[key] for key in keys if key in config]
         if known and not isinstance(value, ConfigRule) and (model_type, field) not in COMPUTED:
             assert value in known, field
+
+
+@pytest.mark.parametrize("model_type", sorted({*FAMILIES} - NOT_ITS_OWN))
+def test_norms_multiply_by_1_and_the_weight_where_the_code_of_transformers_says_so(model_type):
+    family = FAMILIES[model_type]
+    if named := getattr(transformers, family.class_name, None):
+        files = Path(inspect.getfile(named)).parent.glob("modeling_*.py")
+        code = "".join(file.read_text("utf-8") for file in files)
+        centered = re.search(r"\(1(\.0)? \+ self\.weight|self\.weight \+ 1", code)
+        assert family.zero_centered == bool(centered)
 
 
 def test_the_loss_of_transformers_keeps_as_many_bytes_of_a_logit_as_accelerates_software_says():

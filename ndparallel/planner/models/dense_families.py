@@ -75,6 +75,7 @@ GEMMA2 = Family(
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     norms="both",
     full_every=2,
+    zero_centered=True,
 )
 GEMMA3 = replace(
     GEMMA2,
@@ -171,6 +172,7 @@ GEMMA = Family(
     "GemmaConfig",
     {"head_dim": 256, "tied": True, "attention_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    zero_centered=True,
 )
 VAULTGEMMA = replace(GEMMA2, class_name="VaultGemmaConfig", norms="before")
 GLM = Family(
@@ -222,6 +224,7 @@ MUSE_GLIMMER = Family(
     output_gate="element",
     words=listed_words,
     must={"attention_bias": False},
+    zero_centered=True,
 )
 OLMO_HYBRID = replace(
     OLMO2,

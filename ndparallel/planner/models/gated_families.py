@@ -161,6 +161,7 @@ STEP3P5 = Family(
         "use_bidirectional_attention": False,
         "mlp_bias": False,
     },
+    zero_centered=True,
 )
 
 # ---------------------------------------------------------------------------------------------------- Beam

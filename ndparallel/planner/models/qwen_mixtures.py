@@ -127,6 +127,7 @@ LARA_MINI = replace(
     output_gate="",
     experts=lara_experts,
     words=listed_words,
+    zero_centered=False,
 )
 
 
