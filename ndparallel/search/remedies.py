@@ -31,7 +31,7 @@ from ndparallel.planner.prediction import Prediction, peak_memory
 from ndparallel.planner.software import ACCELERATE, ACCELERATE_SYNC
 from ndparallel.planner.stack import MODULES
 from ndparallel.search.search import best_of
-from ndparallel.search.space import ZERO, SearchSpace, module_sets, shards_something
+from ndparallel.search.space import ZERO, SearchSpace, expert_degrees, module_sets, shards_something
 from ndparallel.search.timing_queue import EFFORT
 
 REMEDY_KINDS = ("time alone", "precision", "what is trained", "GPUs")
@@ -247,8 +247,7 @@ def wider(job: TrainingJob, plan: Plan, name: str) -> Iterator[Change]:
 
 def more_expert_ranks(job: TrainingJob, plan: Plan) -> Iterator[Change]:
     """Fewer experts on each GPU."""
-    ranks, _ = spread_over(job, plan)
-    for ep in divisors(gcd(ranks, job.shape.experts.experts)) if job.shape.experts else ():
+    for ep in expert_degrees(job, plan, {}):
         if ep > plan.ep and ep % plan.ep == 0:
             yield plan_change(f"expert parallelism of {ep}", f"--ep {ep}", ep=ep)
 

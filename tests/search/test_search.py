@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import is_folded, violations
 from ndparallel.planner.models.presets import find_model
@@ -24,7 +25,7 @@ from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.search import timing_queue
 from ndparallel.search.advice import advise
-from ndparallel.search.bounds.lower_bound import lower_bound
+from ndparallel.search.bounds.lower_bound import least_work, lower_bound, spread
 from ndparallel.search.bounds.plan_table import DEGREES
 from ndparallel.search.candidates import MOST_SHARES, SLOWER, candidates, shares_of
 from ndparallel.search.guide_rules import SMALL
@@ -312,6 +313,19 @@ def test_layouts_with_folded_experts_are_left_out_only_where_all_their_plans_are
     number = sum(is_folded(Plan(**dict(zip(DEGREES, row)))) for row in table.tolist())
     assert 0 < result.rejected[SLOWER] < number and len(folded) > 50
     assert all(time_step(mixture, plan).seconds >= result.best.seconds for plan in draw.sample(folded, 50))
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_no_schedule_takes_less_than_what_the_mean_rank_does(hides):
+    """With pairs of microbatches, those of a schedule or of the software, all that can hide is left out."""
+    mixture = job("mixtral-8x7b", sequence=8192)
+    mixture = replace(mixture, stack=replace(mixture.stack, hides_dispatch=hides))
+    near = []
+    for plan in random_plans(mixture, 16, 120):
+        pairs = hides or RECIPES[plan.schedule].pairs
+        (least,) = least_work(mixture, [spread(plan)], pairs)
+        near.append(least / time_step(mixture, plan).seconds)
+    assert 0.7 < max(near) <= 1
 
 
 def test_folded_experts_are_found_where_the_same_plan_lacks_memory_without():
