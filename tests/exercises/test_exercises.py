@@ -78,9 +78,9 @@ def test_a_wrong_or_slow_answer_is_told_what_is_wrong(name, answer):
 
 @pytest.mark.parametrize("name", ORDER)
 def test_who_is_right_in_the_measured_run_alone_sees_the_figures_of_par(name, monkeypatch):
+    exercise, as_it_is = find_exercise(name), par(name)
     monkeypatch.setattr("ndparallel.exercises.runs.fault_of", lambda run, world: "it is not right.")
-    exercise = find_exercise(name)
-    verdict = graded(exercise, Path(exercise.file), lambda: ModelAnswer(exercise.asks), par(name))
+    verdict = graded(exercise, Path(exercise.file), lambda: ModelAnswer(exercise.asks), as_it_is)
     assert verdict.mark == (PAR if name in ONE_WORLD else WRONG)
     assert list(verdict.yours) == list(verdict.par) and list(printed(verdict, name, WIDTH))
 
