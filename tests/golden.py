@@ -61,7 +61,7 @@ SWEEPS = {
     "1d_data_parallel.py": ("microbatches", "causes"),
     "2d_tensor_parallel.py": None,
     "3d_pipeline_parallel.py": None,
-    "4d_combined.py": ("layouts", "orders", "zero", "capacity"),
+    "4d_combined.py": ("layouts", "orders", "zero", "capacity", "folding"),
     "cp_context_parallel.py": ("sequence", "hiding"),
     "ep_expert_parallel.py": ("experts", "capacity"),
 }

@@ -36,14 +36,16 @@ WHAT = {
     "cp": "sequences",
     "dp": "the batch; what --gpus leaves",
     "pp": "layers",
-    "ep": "experts; it divides dp",
+    "ep": "experts",
+    "etp": "each expert: 1, or another divisor of tp",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     for axis, what in WHAT.items():
-        add(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what} (default 1)")
+        usual = "tp" if axis == "etp" else "1"
+        add(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what} (default {usual})")
     add("--gpus", type=int, metavar="N", help="how many there are in all (default: the product of the axes)")
     add(
         "--order",
@@ -77,8 +79,8 @@ def run(arguments: argparse.Namespace) -> None:
 def mesh_from(arguments: argparse.Namespace) -> Mesh:
     """The mesh that is asked for; what --gpus leaves is dp. Raises UserError, and says what would fit, where
     it does not fill the GPUs."""
-    degrees = {axis: getattr(arguments, axis) for axis in AXES if getattr(arguments, axis) is not None}
-    # ep must divide dp, which may be yet to be found
+    degrees = {axis: value for axis in WHAT if (value := getattr(arguments, axis)) is not None}
+    # ep must divide what has dp, which may be yet to be found
     mesh = Mesh(order=arguments.order, **(degrees | {"ep": 1}))
     gpus, each = arguments.gpus or mesh.world_size, mesh.world_size // mesh.dp
     if max(gpus, mesh.world_size) > LARGEST_MESH:
@@ -103,9 +105,12 @@ def mesh_from(arguments: argparse.Namespace) -> Mesh:
 
 
 def axes_of(mesh: Mesh) -> list[str]:
-    """The axes with more than one rank; with experts, their view of dp too."""
+    """The axes with more than one rank; with experts, theirs too."""
     names = [axis for axis in ("tp", "cp", "dp", "pp") if getattr(mesh, axis) > 1]
-    return names + [axis for axis in ("ep", "expert_dp") if mesh.ep > 1 and mesh.groups(axis).shape[1] > 1]
+    if mesh.ep == 1 and mesh.etp == mesh.tp:
+        return names
+    own = [axis for axis in mesh.expert_sizes if mesh.expert_sizes[axis] > 1]
+    return names + [axis for axis in own if axis != "etp" or mesh.etp < mesh.tp]
 
 
 def links_of(mesh: Mesh, hardware: Hardware) -> dict[str, str]:
@@ -119,8 +124,8 @@ def nodes_of(mesh: Mesh, hardware: Hardware) -> list[range]:
 
 def orders(mesh: Mesh) -> list[str]:
     """This mesh's order, then all that differ in the axes with more than one rank."""
-    used = [axis for axis, size in mesh.sizes.items() if size > 1]
-    unused = [axis for axis in mesh.sizes if axis not in used]
+    used = [axis for axis in mesh.order.split("-") if getattr(mesh, axis) > 1]
+    unused = [axis for axis in mesh.order.split("-") if axis not in used]
     return [mesh.order, *("-".join([*order, *unused]) for order in permutations(used))]
 
 
@@ -168,7 +173,9 @@ def headline(mesh: Mesh, hardware: Hardware) -> str:
     degrees = " x ".join(
         f"{axis} {getattr(mesh, axis)}" for axis in AXES if axis != "ep" and getattr(mesh, axis) > 1
     )
-    experts = f" (experts spread over {mesh.ep} ranks of dp: ep {mesh.ep})" if mesh.ep > 1 else ""
+    whole = f"etp {mesh.etp}" if mesh.etp < mesh.tp else ""
+    spread = f"experts spread over {mesh.ep} ranks of {mesh.spread_over}: ep {mesh.ep}" if mesh.ep > 1 else ""
+    experts = f" ({', '.join(filter(None, (spread, whole)))})" if spread or whole else ""
     last = (
         f", {len(nodes[-1])} in the last"
         if len(nodes) > 1 and len(nodes[-1]) < hardware.gpus_per_node

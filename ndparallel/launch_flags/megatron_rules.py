@@ -252,7 +252,7 @@ EXPERTS = (
         "experts with biases that tp cuts",
         f"give {fields.EXPERT_TP} 1",
         lambda job, plan: (
-            job.shape.experts and job.stack.cuts_experts and "mlp" in job.shape.biases and plan.tp > 1
+            job.shape.experts and job.stack.expert_tp and "mlp" in job.shape.biases and plan.tp > 1
         ),
     ),
 )

@@ -114,7 +114,7 @@ def is_modelled(flag: str, job: TrainingJob, plan: Plan) -> bool:
     if flag in (fields.AWARE, fields.ON_HOST):
         return precision_aware(job) and (flag == fields.AWARE or bool(job.offload))
     if flag == fields.EXPERT_TP:
-        return job.stack.cuts_experts
+        return job.stack.expert_tp
     if flag.startswith("--exp-avg"):
         return job.moments == "bf16"
     return bool(job.stack.graphs) if "cuda-graph" in flag else flag.startswith("--account") and uneven

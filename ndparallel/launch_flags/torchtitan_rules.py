@@ -139,7 +139,7 @@ RULES = (
     never(
         "key to cut experts over tp",
         "leave --etp tp out",
-        lambda job, plan: bool(job.shape.experts) and job.stack.cuts_experts & (plan.tp > 1),
+        lambda job, plan: bool(job.shape.experts) and job.stack.expert_tp & (plan.tp > 1),
     ),
     never(
         "kernels of Transformer Engine for router and permutation",

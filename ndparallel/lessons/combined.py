@@ -1,5 +1,5 @@
-"""4D: strategies on a grid of GPUs, what to notice, its sweeps over layouts, orders, levels of ZeRO and
-expert capacities, and its options."""
+"""4D: strategies on a grid of GPUs, what to notice, its sweeps over layouts, orders, levels of ZeRO, expert
+capacities and places of experts, and its options."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +43,7 @@ OF_THE_JOB = (
     "tp_overlap",
 )
 SHARED_BY = {"tp": "matrices", "pp": "layers", "dp": "the batch", "ep": "experts", "cp": "sequences"}
+DEGREES = (*SHARED_BY, "etp")
 
 # --------------------------------------------------------------------------------------- strategies on a grid
 
@@ -104,7 +105,7 @@ def twice_as_long(job: Job, mesh: Mesh) -> ModelConfig:
 
 def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
     """Return the one strategy that --tp, --pp, ... ask for, or the lesson's own."""
-    asked = {axis: getattr(arguments, axis) for axis in SHARED_BY if getattr(arguments, axis) is not None}
+    asked = {axis: getattr(arguments, axis) for axis in DEGREES if getattr(arguments, axis) is not None}
     settings = (arguments.order, arguments.schedule, arguments.zero)
     if not asked and settings == (DEFAULT_ORDER, None, None):
         return list(lesson.strategies)
@@ -118,8 +119,9 @@ def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strate
             f"tp * pp * cp * dp is {rest * asked['dp']}, not the {arguments.gpus} GPUs of --gpus: leave --dp "
             "to be derived."
         )
-    name = " x ".join(f"{axis.upper()}{degree}" for axis, degree in asked.items() if degree > 1) or "one GPU"
-    changes = {"model": with_experts} if asked.get("ep", 1) > 1 else {}
+    told = [f"{axis.upper()}{degree}" for axis, degree in asked.items() if degree > 1 or axis == "etp"]
+    name = " x ".join(told) or "one GPU"
+    changes = {"model": with_experts} if asked.get("ep", 1) > 1 or "etp" in asked else {}
     layout = grid(lesson.strategies[0].program, name, changes, order=arguments.order, **asked)
     if arguments.order != DEFAULT_ORDER:
         refuse_order_of_one_axis(layout, arguments.gpus)
@@ -128,7 +130,7 @@ def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strate
 
 def refuse_order_of_one_axis(layout: Strategy, gpus: int) -> None:
     mesh = layout.mesh(gpus)
-    axes = [axis for axis, size in mesh.sizes.items() if size > 1]
+    axes = [axis for axis in mesh.order.split("-") if getattr(mesh, axis) > 1]
     if len(axes) < 2:
         raise UserError(
             f"--order orders two axes or more, and {layout.name} has {'one' if axes else 'none'}: give two "
@@ -140,7 +142,7 @@ def as_layout(lesson: Lesson, name: str, words: str, function: Callable, gpus: i
     """Run what a reader's function returns for so many GPUs: degrees of the axes, and fields of the job."""
     with in_time(words, file_in(words)):
         returned = function(gpus)
-    known = sorted({*SHARED_BY, "order", *OF_THE_JOB})
+    known = sorted({*DEGREES, "order", *OF_THE_JOB})
     if not isinstance(returned, dict):
         raise UserError(f"{words} returned {brief(returned)}: return a dict of {', '.join(known)}.")
     for key in returned:
@@ -165,6 +167,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option = layout.add_argument
     for axis, what in SHARED_BY.items():
         option(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what}")
+    option("--etp", type=int, metavar="N", help="GPUs that share each expert: 1 is none (default as --tp)")
     option(
         "--order",
         default=DEFAULT_ORDER,
@@ -339,4 +342,41 @@ def at_capacity(lesson: Lesson, runner: Runner, job: Job, factor: float | None) 
     return row | routing_figures(results)
 
 
-SWEEPS = {"layouts": layouts, "orders": orders, "zero": zero_stages, "capacity": capacities}
+def folding(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Run the grid with experts that tp cuts, and with whole ones, shared out over more and more GPUs."""
+    degrees = ((2, 1), (2, 2), (1, 1), (1, 2), (1, 4))
+    rows = [with_experts_over(lesson, runner, job, etp, ep) for etp, ep in degrees]
+    quarters = [row for row in fitting(rows) if row["etp"] * row["ep"] == 4]
+
+    def sentence(first: Row, last: Row) -> str:
+        return cut_or_whole(*quarters) if len(quarters) == 2 else "What does not fit into memory has no step."
+
+    title = "TP2 x PP2 x DP2 with 8 experts: each cut over etp GPUs, all shared out over ep"
+    return Sweep(title, rows, sentence_of_first_and_last(rows, sentence))
+
+
+def with_experts_over(lesson: Lesson, runner: Runner, job: Job, etp: int, ep: int) -> Row:
+    entry = on_eight(lesson, job, {"model": with_experts}, tp=2, pp=2, dp=2, ep=ep, etp=etp)
+    row, results = row_and_results(runner, entry, COLUMNS, etp=etp, ep=ep)
+    return row | {"busiest to mean": routing_figures(results)["busiest to mean"]}
+
+
+def cut_or_whole(cut: Row, whole: Row) -> str:
+    """Compare experts that tp cuts with whole ones, of which a GPU has as many weights."""
+    here, there = (f"etp {row['etp']}, ep {row['ep']}" for row in (cut, whole))
+    longer = compare_durations(whole["step_seconds"], cut["step_seconds"])
+    return (
+        f"A GPU has a quarter of the experts' weights with {here} and with {there}. With {there} it sends "
+        f"{whole['sent_bytes'] / cut['sent_bytes']:.2f}x the bytes, and the step {longer}: the busiest rank "
+        f"has {whole['busiest to mean']:.2f}x the mean rank's rows, in place of "
+        f"{cut['busiest to mean']:.2f}x."
+    )
+
+
+SWEEPS = {
+    "layouts": layouts,
+    "orders": orders,
+    "zero": zero_stages,
+    "capacity": capacities,
+    "folding": folding,
+}

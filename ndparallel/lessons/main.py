@@ -153,7 +153,9 @@ def run_and_show_sweep(lesson: Lesson, job: Job, hardware: Hardware, arguments: 
 
 def refuse_choices(lesson: Lesson, arguments: argparse.Namespace) -> None:
     """Raise UserError where an option sets what a sweep sets itself: GPUs, strategies, and their mesh."""
-    chosen_by_the_sweep = {"gpus": lesson.gpus, "strategy": [], "order": DEFAULT_ORDER} | dict.fromkeys(AXES)
+    chosen_by_the_sweep = {"gpus": lesson.gpus, "strategy": [], "order": DEFAULT_ORDER} | dict.fromkeys(
+        (*AXES, "etp")
+    )
     for option, usual in chosen_by_the_sweep.items():
         if getattr(arguments, option, usual) != usual:
             raise UserError(

@@ -3,7 +3,7 @@
 Idea   A token passes through top_k of many small MLPs, so a model has many more parameters than a token pays
        for. What the router decides (ndparallel/model/routing.py) is different for every token, so tokens must
        travel to the ranks that hold their experts (ndparallel/parallel/expert.py). Under tensor parallelism
-       each rank routes its own part of the tokens, and experts are sliced.
+       each rank routes its own part of the tokens, and experts are sliced over all tp ranks, or over fewer.
 Cost   top_k experts for a token, and the shared ones; four all-to-alls of the chosen rows a layer, two
        forward and two backward. The shared experts compute while rows travel to the experts, and the experts'
        weight gradients while gradients travel back.
@@ -29,7 +29,7 @@ from ndparallel.parallel.slices import Parameter, part
 
 
 class MoELayer(Gated):
-    """Router, experts, and shared experts that every token goes to; tp cuts every expert, and ep shares them
+    """Router, experts, and shared experts that every token goes to; etp cuts every expert, and ep shares them
     out."""
 
     norm, add = "norm2", "add2"
@@ -205,21 +205,19 @@ class MoELayer(Gated):
 
 
 class LocalExperts(Unit):
-    """The experts of this rank, or its tp slices of them: all gates and ups in one array, all downs in
-    another.
+    """The experts of this rank, or its slices of them: all gates and ups in one array, all downs in another.
 
-    Their weights' gradients sum up the tokens of all ep ranks, each rank's weighed as a mean over its own:
-    divided by ep they are the mean that other ranks have of their own tokens, and are averaged over the
-    replicas like any other.
+    Their weights' gradients sum up the tokens of all ep ranks, each rank's weighed as a mean over its own.
+    They are divided by `ExpertParallel.weight`, and averaged over the replicas like any other.
     """
 
     is_experts = True
 
     def __init__(self, name: str, context: Context) -> None:
-        config, tp, ep = context.config, context.tp, context.ep
+        config, ep = context.config, context.ep
         h, ffn = config.hidden, config.expert_ffn
         mine = part(config.experts, ep.size, ep.index)
-        ffn_part = part(ffn, tp.size, tp.index)
+        ffn_part = part(ffn, ep.etp.size, ep.etp.index)
         everything = slice(0, h)
         gate_up = Parameter(
             f"{name}.gate_up", (config.experts, 2, ffn, h), (mine, slice(0, 2), ffn_part, everything), h**-0.5
@@ -276,7 +274,7 @@ class LocalExperts(Unit):
             dy = saved.take(f"d expert {name}")
             for expert, its in dispatcher.busy_experts():
                 gradient = self.matmul(f"{name} weight", dy[its].T, inputs[its])
-                gradient /= self.context.ep.size
+                gradient /= self.context.ep.weight
                 self.g[name][expert] += gradient
 
     def sort(self, rows: np.ndarray, dispatcher: TokenDispatcher) -> None:

@@ -10,7 +10,7 @@ Glossary
     routed    whether these tokens go to experts, each tensor-parallel rank sending a shard of them
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isqrt
 from typing import NamedTuple
 
@@ -68,13 +68,16 @@ def sequence_rules(tokens: int) -> list[Rule]:
     ]
 
 
-def routed_rules(expert_ffn: int, tokens: int) -> list[Rule]:
-    """Return the rules for tp in a model with experts: it cuts the experts and the tokens that they are
-    sent."""
+def expert_width_rules(widths: Iterable[int]) -> list[Rule]:
+    """Return the rules for the ranks that cut experts of these widths."""
     return [
-        divides("experts not divisible by tp", f"cut experts of width {expert_ffn}", expert_ffn),
-        divides("sequence not divisible by tp", f"cut the tokens of a sequence, {tokens}", tokens),
+        divides("experts not divisible by tp", f"cut experts of width {width}", width) for width in widths
     ]
+
+
+def routed_rules(tokens: int) -> list[Rule]:
+    """Return the rule for tp in a model with experts: it cuts the tokens that they are sent."""
+    return [divides("sequence not divisible by tp", f"cut the tokens of a sequence, {tokens}", tokens)]
 
 
 def context_rules(sequence: int) -> list[Rule]:

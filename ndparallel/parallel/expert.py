@@ -1,12 +1,12 @@
 """Expert parallelism: every rank holds some of the experts, and tokens travel to them and back.
 
-Idea   The ep ranks, otherwise data-parallel, share out the experts. Each sends its rows to the ranks whose
-       experts they chose, in one all-to-all with uneven pieces, and gets the experts' outputs back by the
-       same way (Lepikhin et al. 2006.16668). Under tensor parallelism every tp rank routes its own part of
-       the tokens and holds a slice of the same experts: what reached one tp rank is handed on to the others
-       before the experts, and summed after them.
+Idea   The ep ranks, which have different tokens, share out the experts. Each sends its rows to the ranks
+       whose experts they chose, in one all-to-all with uneven pieces, and gets the experts' outputs back by
+       the same way (Lepikhin et al. 2006.16668). Under tensor parallelism every tp rank routes its own part
+       of the tokens. Where etp ranks hold the slices of each expert, what reached one of them is handed on to
+       the others before the experts, and summed after them; with etp=1 experts are whole.
 Cost   A token crosses the ep links k times each way, forward and again backward, whatever tp is; and then the
-       tp links.
+       etp links.
 Limit  The rank of the most popular expert gets the most rows, computes longest, and what it receives is
        queued: all wait for it.
 
@@ -20,22 +20,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, all_to_all
-from gpu import Handle, is_size_only
+from gpu import GPU, Handle, is_size_only
 from ndparallel.parallel.axis import AxisOperators
-from ndparallel.parallel.tensor import TensorParallel
+from ndparallel.parallel.mesh import Mesh
 
 
 @dataclass
 class ExpertParallel(AxisOperators):
-    """One rank's operators. `sequence` are the ranks that have the other tokens of the same sequences."""
+    """One rank's operators. `sequence` are the ranks that have the other tokens of the same sequences, and
+    `etp` those that hold the slices of the same experts; `tp` ranks share the tokens of a microbatch."""
 
     sequence: Group
-    tp: TensorParallel
+    etp: AxisOperators
+    tp: int
+
+    @classmethod
+    def on(cls, gpu: GPU, mesh: Mesh, **more: Any) -> Self:
+        """Make the operators of a rank of a mesh."""
+        ep, sequence = mesh.group("ep", gpu.rank), mesh.group("tp_cp", gpu.rank)
+        return cls(gpu, ep, sequence, AxisOperators(gpu, mesh.expert_parts(gpu.rank)), mesh.tp, **more)
+
+    @property
+    def weight(self) -> float:
+        """What a gradient that sums up the tokens of all ep and etp ranks is divided by: then it is the mean
+        that other ranks have of a microbatch of their own, whose tokens tp ranks share."""
+        return self.size * self.etp.size / self.tp
 
     def sum_over_sequence(self, counts: np.ndarray) -> Handle:
         """Sum what every rank found out about its tokens over the ranks that share their sequences."""
@@ -47,24 +61,24 @@ class ExpertParallel(AxisOperators):
 
     def exchange_counts(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tell the ranks how many rows are coming. Returns the rank's own (ep, local experts), and those that
-        come (tp, ep, local experts)."""
+        come (etp, ep, local experts)."""
         leaving = counts.reshape(self.size, -1)
         here = np.empty_like(leaving)
         all_to_all(self.gpu, here, leaving, self.group)
-        everywhere = np.empty_like(here, shape=(self.tp.size, *here.shape))
-        return leaving, all_gather(self.gpu, everywhere, here, self.tp.group)
+        everywhere = np.empty_like(here, shape=(self.etp.size, *here.shape))
+        return leaving, all_gather(self.gpu, everywhere, here, self.etp.group)
 
 
 class TokenDispatcher:
     """The way of one microbatch's rows. `leaving` is (ep, local experts): the rank's own rows by the expert
-    they go to; `arriving` is (tp, ep, local experts): those that come, by the rank that sends them and by
+    they go to; `arriving` is (etp, ep, local experts): those that come, by the rank that sends them and by
     expert."""
 
     def __init__(self, ep: ExpertParallel, leaving: np.ndarray, arriving: np.ndarray) -> None:
         self.ep = ep
         self.sent, self.leaving = leaving.reshape(-1).tolist(), leaving.sum(axis=1).tolist()
-        self.received = arriving[ep.tp.index].sum(axis=1).tolist()
-        self.by_tp_rank = arriving.sum(axis=(1, 2)).tolist()
+        self.received = arriving[ep.etp.index].sum(axis=1).tolist()
+        self.by_etp_rank = arriving.sum(axis=(1, 2)).tolist()
         self.by_expert = arriving.sum(axis=(0, 1)).tolist()
         self.arriving = arriving
 
@@ -80,7 +94,7 @@ class TokenDispatcher:
     @property
     def needs_sorting(self) -> bool:
         """Whether rows of several senders must be brought together by expert."""
-        return self.ep.size * self.ep.tp.size > 1 and any(self.by_expert)
+        return self.ep.size * self.ep.etp.size > 1 and any(self.by_expert)
 
     def busy_experts(self) -> Iterator[tuple[int, slice]]:
         """The local experts that have rows, and which ones."""
@@ -92,30 +106,30 @@ class TokenDispatcher:
         """Send rows that are sorted by expert; wait for those that come to this rank's experts, sorted by
         expert too."""
         arriving = self.all_to_all(rows, self.ep.group, self.leaving, self.received)
-        return arriving.then(self.gather_over_tp).then(lambda rows: rows[self.order_of(rows)])
+        return arriving.then(self.gather_over_etp).then(lambda rows: rows[self.order_of(rows)])
 
     def from_experts(self, rows: np.ndarray) -> Handle:
-        """Send the rows back to where they came from, summed over the tp slices of the experts."""
+        """Send the rows back to where they came from, summed over the slices of the experts."""
         as_they_came = np.empty_like(rows)
         as_they_came[self.order_of(rows)] = rows
-        here = self.reduce_over_tp(as_they_came)
+        here = self.reduce_over_etp(as_they_came)
         return self.all_to_all(here, self.ep.group, self.received, self.leaving)
 
-    def gather_over_tp(self, here: np.ndarray) -> np.ndarray:
-        """Give what arrived here to all tp ranks, each of which has a slice of the experts."""
-        tp = self.ep.tp
-        if tp.size == 1:
+    def gather_over_etp(self, here: np.ndarray) -> np.ndarray:
+        """Give what arrived here to all etp ranks, each of which has a slice of the experts."""
+        etp = self.ep.etp
+        if etp.size == 1:
             return here
-        copies = np.concatenate([here] * tp.size)
-        return self.all_to_all(copies, tp.group, [here.shape[0]] * tp.size, self.by_tp_rank).wait()
+        copies = np.concatenate([here] * etp.size)
+        return self.all_to_all(copies, etp.group, [here.shape[0]] * etp.size, self.by_etp_rank).wait()
 
-    def reduce_over_tp(self, everywhere: np.ndarray) -> np.ndarray:
-        """Sum what the tp ranks' slices made of the rows that arrived here."""
-        tp, mine = self.ep.tp, sum(self.received)
-        if tp.size == 1:
+    def reduce_over_etp(self, everywhere: np.ndarray) -> np.ndarray:
+        """Sum what the etp ranks' slices made of the rows that arrived here."""
+        etp, mine = self.ep.etp, sum(self.received)
+        if etp.size == 1:
             return everywhere
-        parts = self.all_to_all(everywhere, tp.group, self.by_tp_rank, [mine] * tp.size).wait()
-        return parts.reshape(tp.size, mine, everywhere.shape[1]).sum(axis=0)
+        parts = self.all_to_all(everywhere, etp.group, self.by_etp_rank, [mine] * etp.size).wait()
+        return parts.reshape(etp.size, mine, everywhere.shape[1]).sum(axis=0)
 
     def all_to_all(self, rows: np.ndarray, group: Group, leaving: list[int], arriving: list[int]) -> Handle:
         """Send `leaving` rows to each rank of the group, and wait for `arriving` rows from each."""
@@ -124,7 +138,7 @@ class TokenDispatcher:
 
 
 def by_expert_first(arriving: np.ndarray) -> np.ndarray:
-    """Where in (tp rank, ep rank, expert) order the rows stand that come one after another in (expert, tp
+    """Where in (etp rank, ep rank, expert) order the rows stand that come one after another in (expert, etp
     rank, ep rank) order."""
     experts = [*range(arriving.shape[2])] * (arriving.size // arriving.shape[2])
     return np.argsort(np.repeat(experts, arriving.reshape(-1)), kind="stable")

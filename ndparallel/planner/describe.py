@@ -32,15 +32,14 @@ SHARED_SEQUENCES = {  # but by a ring, in words
 }
 FOLDED = (
     "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over {others}context-parallel ranks too "
-    "(folded expert parallelism, Megatron's with expert tensor parallelism {etp}). 4d_combined.py does not "
-    "run such a plan."
+    "(folded expert parallelism, Megatron's with expert tensor parallelism {etp})."
 )
 
 
 def folded_words(found: Prediction) -> list[str]:
     """Say over which ranks experts are spread beyond the data-parallel ones."""
     plan = found.plan
-    others, etp = ("", plan.tp) if found.job.stack.cuts_experts else ("tensor- and ", 1)
+    others, etp = ("", plan.tp) if found.job.stack.expert_tp else ("tensor- and ", 1)
     return [FOLDED.format(plan=plan, others=others, etp=etp)] * is_folded(plan)
 
 
@@ -83,7 +82,7 @@ def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
 
 def cut_words(job: TrainingJob, plan: Plan) -> str:
     """Say that tp cuts every expert; "" where it does not."""
-    cut = job.shape.experts and plan.tp > 1 and job.stack.cuts_experts
+    cut = job.shape.experts and plan.tp > 1 and job.stack.expert_tp
     return f"each expert cut over {plan.tp} tp ranks" if cut else ""
 
 

@@ -267,7 +267,7 @@ class Plan:
 
     def expert_parts(self, stack: Stack):
         """Ranks that hold different experts, or different parts of one (Megatron-Core's etp = tp)."""
-        return self.ep * (self.tp if stack.cuts_experts else 1)
+        return self.ep * (self.tp if stack.expert_tp else 1)
 
     @property
     def sharding_ranks(self):

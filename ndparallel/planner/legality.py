@@ -48,8 +48,7 @@ def why_not(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def is_folded(plan: Plan) -> bool:
-    """Whether ep spreads experts over tp and cp ranks too (MoE Parallel Folding, Liu et al. 2504.14960),
-    which the lessons do not run."""
+    """Whether ep spreads experts over tp and cp ranks too (MoE Parallel Folding, Liu et al. 2504.14960)."""
     return plan.dp % plan.ep > 0
 
 
@@ -132,17 +131,12 @@ def expert_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
             "ranks not divisible by ep",
             f"ep={plan.ep} does not divide {whose} are spread over; nearest: {near}.",
         )
-    elif job.stack.executed and is_folded(plan):
-        near = near_divisors(plan.dp, plan.ep)
-        yield Violation(
-            "dp not divisible by ep", f"ep={plan.ep} does not divide dp={plan.dp}; nearest: {near}."
-        )
 
 
 def spread_over(job: TrainingJob, plan: Plan) -> tuple[int, str]:
     """How many ranks of a stage have other experts or hold the same ones, and which ranks they are."""
     ranks = plan.cp * plan.dp
-    if job.stack.cuts_experts:
+    if job.stack.expert_tp:
         return ranks, f"cp*dp = {ranks}, whose ranks experts that tp cuts"
     return plan.tp * ranks, f"tp*cp*dp = {plan.tp * ranks}, whose ranks the experts"
 

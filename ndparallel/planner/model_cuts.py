@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ndparallel.parallel.divisibility import (
     Rule,
     context_rules,
+    expert_width_rules,
     head_rules,
     mlp_rules,
     routed_rules,
@@ -34,7 +35,7 @@ def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     shape, tokens = job.shape, job.sequence // plan.cp
     cut = rules_for_heads("tp", shape) + (mlp_rules(shape.ffn) if shape.moe_layers < shape.layers else [])
     cut += sequence_rules(tokens) if plan.sequence_parallel else []
-    cut += routed_rules(shape.experts.ffn, tokens) if shape.experts else []
+    cut += [*expert_width_rules(cut_expert_widths(job)), *routed_rules(tokens)] if shape.experts else []
     yield from divisibility_violations("tp", plan.tp, cut + width_rules(job))
     yield from linear_violations(job, plan)
     yield from head_violations(job, plan)
@@ -117,12 +118,20 @@ def width_violations(job: TrainingJob) -> Iterator[Violation]:
 
 def cut_widths(job: TrainingJob) -> list[int]:
     """The sides of a layer's matrices that tp cuts."""
-    shape, experts = job.shape, job.shape.experts
+    shape = job.shape
     dense = [shape.ffn] if shape.moe_layers < shape.layers else []
-    routed = [experts.ffn] if experts and job.stack.cuts_experts else []
     linear = [shape.linear.values, sum(shape.linear.products)] if shape.linear else []
     heads = dict.fromkeys(each.heads * each.value_dim for each in shape.with_heads)
-    return [*heads, *linear, *dense, *routed]
+    return [*heads, *linear, *dense, *cut_expert_widths(job)]
+
+
+def cut_expert_widths(job: TrainingJob) -> list[int]:
+    """The widths of the experts that tp cuts: the shared ones, and all where the software does."""
+    some = job.shape.experts
+    if some is None:
+        return []
+    shared = [some.shared_experts * some.shared_ffn] if some.shared_experts else []
+    return [*([some.ffn] if job.stack.expert_tp else []), *shared]
 
 
 def width_rules(job: TrainingJob) -> list[Rule]:

@@ -203,12 +203,12 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware, shape: ModelSh
     switches = {"dispatcher": arguments.dispatcher, "graphs": arguments.cuda_graphs}
     given: dict[str, Any] = {name: word.replace("none", "") for name, word in switches.items() if word}
     given |= {name: True for name in SWITCHES_OF_MIXTURES if getattr(arguments, name)}
-    given |= {"expert_tp": arguments.etp == "tp"} if arguments.etp else {}
     if given and stack.executed:
         raise UserError(
-            "--etp, --dispatcher, --fused-permutation, --fused-router, --fp32-router and --cuda-graphs are "
-            "of other software than the lessons' own: leave them out."
+            "--dispatcher, --fused-permutation, --fused-router, --fp32-router and --cuda-graphs are of other "
+            "software than the lessons' own: leave them out."
         )
+    given |= {"expert_tp": arguments.etp == "tp"} if arguments.etp else {}
     stack = replace(stack, **given)
     if arguments.overlap is not None and stack.grid:
         raise UserError(

@@ -241,7 +241,8 @@ class MixtureSettings:
     grouped_experts: bool = False  # one kernel multiplies all experts of a rank, and not one each
     # experts' activations are weighed, and not their outputs, which then need not be kept
     early_gates: bool = False
-    # tp cuts experts too: rows go over ep, and from there to all tp ranks (else ep ranks have whole experts)
+    # tp ranks hold a part of each expert (Megatron-Core's etp = tp): rows go over ep, and from there to all
+    # of them (else ep ranks have whole experts)
     expert_tp: bool = False
 
 
@@ -316,11 +317,6 @@ class Stack(
         for module in self.selective:
             if module not in MODULES:
                 raise unknown("module of selective recomputation", module, MODULES)
-
-    @property
-    def cuts_experts(self) -> bool:
-        """Whether a real framework's tp ranks hold a part of each expert (Megatron-Core's etp = tp)."""
-        return self.expert_tp and not self.executed
 
     def running(self, zero: int, pp: int, shards: int = 2) -> "Stack":
         """The stack as it runs such a plan, over so many shards of ZeRO-3: without an overlap that it then

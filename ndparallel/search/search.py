@@ -139,7 +139,7 @@ def search(
 def search_whole_too(job: TrainingJob, *given: Any, **limits: Any) -> Found:
     """As `search`; of a job whose tp cuts experts the better of that and of whole experts, which are no part
     of a plan. The job of what is found says which. Raise UserError as `search` does, of the given job."""
-    if not (job.shape.experts and job.stack.cuts_experts):
+    if not (job.shape.experts and job.stack.expert_tp):
         return search(job, *given, **limits)
     whole = replace(job, stack=replace(job.stack, expert_tp=False))
     found, reasons = [], []

@@ -244,7 +244,7 @@ def other_experts(job: TrainingJob, beside: bool) -> str:
         return ""
     here, others, value = (
         ("Plans with tp cut each expert over it", "those that do not", "1")
-        if job.stack.cuts_experts
+        if job.stack.expert_tp
         else ("No plan cuts experts over tp", "those that do", "tp")
     )
     return f" {here}; " + (

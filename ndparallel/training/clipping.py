@@ -3,7 +3,8 @@
 Idea   The norm is that of the whole model's gradients, so it takes the squares of every rank. Each rank sums
        those of what it owns, an element that several ranks have counted by one of them: gradients that dp
        ranks have whole, norms on every tp rank, the tied table at both ends. The sums are added up axis by
-       axis, wherever ranks own different elements: over dp under ZeRO, over ep for experts, over tp, over pp.
+       axis, wherever ranks own different elements: over dp under ZeRO, over ep for experts, over the ranks
+       that cut matrices (tp, and etp for experts), over pp.
        So do torch and torchtitan (torchtitan/distributed/utils.py, one all-reduce for each axis of the mesh);
        Megatron-Core adds up over all these ranks in one all-reduce (megatron/core/optimizer/clip_grads.py).
 Cost   One pass over the gradients that the rank owns, and two to scale them; for each axis of p ranks a
@@ -52,12 +53,21 @@ def coefficient(norm: float, limit: float) -> float:
 
 def sum_of_squares(gpu: GPU, parts: Sequence[Bucket], context: Context, mesh: Mesh) -> float:
     """Return the same number on all ranks of the mesh."""
-    by_owners: dict[tuple[Group, ...], float] = defaultdict(float)
+    by_owners: dict[tuple[Group, tuple[Group, ...]], float] = defaultdict(float)
     for part in parts:
-        over_ep = (mesh.group("ep", gpu.rank),) if part.units[0].is_experts else ()
-        by_owners[(*part.owners, *over_ep)] += own_squares(part, context)
-    total = sum(added_up(gpu, squares, owners, context) for owners, squares in by_owners.items())
-    return added_up(gpu, total, (mesh.group("tp", gpu.rank), mesh.group("pp", gpu.rank)), context)
+        by_owners[who_owns(part, mesh, gpu.rank)] += own_squares(part, context)
+    by_cut: dict[Group, float] = defaultdict(float)
+    for (cut_over, owners), squares in by_owners.items():
+        by_cut[cut_over] += added_up(gpu, squares, owners, context)
+    total = sum(added_up(gpu, squares, (cut_over,), context) for cut_over, squares in by_cut.items())
+    return added_up(gpu, total, (mesh.group("pp", gpu.rank),), context)
+
+
+def who_owns(part: Bucket, mesh: Mesh, rank: int) -> tuple[Group, tuple[Group, ...]]:
+    """Return the ranks that cut a bucket's matrices, and the groups whose ranks own different ones."""
+    if part.units[0].is_experts:
+        return mesh.expert_parts(rank), (*part.owners, mesh.group("ep", rank))
+    return mesh.group("tp", rank), (*part.owners,)
 
 
 def added_up(gpu: GPU, value: float, groups: Iterable[Group], context: Context) -> float:
@@ -79,7 +89,7 @@ def own_squares(part: Bucket, context: Context) -> float:
     return sum(
         float(np.vdot(array, array))
         for parameter, _, array in owned
-        if context.tp.index % copies(parameter, context.tp.size) == 0
+        if part.units[0].is_experts or context.tp.index % copies(parameter, context.tp.size) == 0
     )
 
 

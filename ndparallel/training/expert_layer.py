@@ -25,7 +25,6 @@ from ndparallel.model import functional, routing
 from ndparallel.model.units import Routed, Saved
 from ndparallel.parallel.expert import ExpertParallel, TokenDispatcher
 from ndparallel.parallel.slices import part
-from ndparallel.parallel.tensor import TensorParallel
 from ndparallel.training.by_hand import ByHand
 from ndparallel.training.job import Job
 
@@ -49,8 +48,7 @@ class ExpertLayer(ByHand):
         super().__init__(gpu, job)
         mesh, model, self.skew = job.mesh, job.model, skew
         dp, experts = mesh.group("dp", gpu.rank), mesh.group("expert_dp", gpu.rank)
-        tp = TensorParallel(gpu, mesh.group("tp", gpu.rank))
-        self.ep = ExpertParallel(gpu, mesh.group("ep", gpu.rank), mesh.group("tp_cp", gpu.rank), tp)
+        self.ep = ExpertParallel.on(gpu, mesh)
         everything = slice(0, model.hidden)
         mine, ffn = part(model.experts, self.ep.size, self.ep.index), slice(0, model.expert_ffn)
         whole = (model.hidden, model.experts)
@@ -168,8 +166,8 @@ class ExpertLayer(ByHand):
         for expert, its in batch.dispatcher.busy_experts():
             da = self.matmul("weight expert", rows[its].T, dz[its])
             db = self.matmul("weight expert", np.maximum(z[its], 0).T, dout[its])
-            self.a.gradient[expert] += da / self.ep.size
-            self.b.gradient[expert] += db / self.ep.size
+            self.a.gradient[expert] += da / self.ep.weight
+            self.b.gradient[expert] += db / self.ep.weight
 
     # ---- the loss, and who averages what
 

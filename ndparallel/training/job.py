@@ -18,6 +18,7 @@ from ndparallel.parallel.divisibility import (
     divides,
     divisors,
     expert_rules,
+    expert_width_rules,
     head_rules,
     routed_rules,
     tensor_rules,
@@ -284,10 +285,23 @@ def check_experts(job: Job) -> None:
         if not rule.holds(mesh.ep):
             near = [degree for degree in range(1, model.experts + 1) if rule.holds(degree)]
             raise DegreeError("ep", mesh.ep, f"cannot {rule.what}", near)
-    for rule in routed_rules(model.expert_ffn, model.sequence // mesh.cp):
-        if not rule.holds(mesh.tp):
-            raise UserError(f"tp={mesh.tp} cannot {rule.what}; choose one that divides it.")
+    check_expert_cuts(job)
     check_rows(job)
+
+
+def check_expert_cuts(job: Job) -> None:
+    """Raise UserError where etp cannot cut the experts, or tp the shared ones and the tokens of all."""
+    model, mesh = job.model, job.mesh
+    of_tp = [
+        *expert_width_rules([model.shared_experts * model.expert_ffn]),
+        *routed_rules(model.sequence // mesh.cp),
+    ]
+    of_etp = expert_width_rules([model.expert_ffn])
+    for name, degree, rules in (("etp", mesh.etp, of_etp), ("tp", mesh.tp, of_tp)):
+        for rule in rules:
+            if not rule.holds(degree):
+                name = "tp" if degree == mesh.tp else name
+                raise UserError(f"{name}={degree} cannot {rule.what}; choose one that divides it.")
 
 
 def check_rows(job: Job) -> None:

@@ -89,7 +89,7 @@ class Replica:
             gpu, job.mesh.group("tp", gpu.rank), job.sequence_parallel, job.parts, job.tp_overlap
         )
         cp = ContextParallel(gpu, job.mesh.group("cp", gpu.rank), job.context_parallel)
-        ep = ExpertParallel(gpu, job.mesh.group("ep", gpu.rank), job.mesh.group("tp_cp", gpu.rank), tp)
+        ep = ExpertParallel.on(gpu, job.mesh)
         watch = NonFiniteWatch(gpu) if job.watch else None
         kind = SizeOnlyContext if job.sizes_only else Context
         return kind(
@@ -215,5 +215,4 @@ def holding(bucket: Bucket, place: slice, array: np.ndarray) -> Holding:
 def averaging_groups(mesh: Mesh, rank: int) -> tuple[Group, Group]:
     """Return two groups: the ranks that average their gradients with this one, and those that average
     their experts' gradients with it."""
-    axes = ("dp_cp", "expert_dp_cp") if mesh.cp > 1 else ("dp", "expert_dp")
-    return mesh.group(axes[0], rank), mesh.group(axes[1], rank)
+    return mesh.group("dp_cp" if mesh.cp > 1 else "dp", rank), mesh.group("expert_dp", rank)

@@ -173,7 +173,9 @@ def test_experts(mesh, sequence_parallel, model, dtype):
 
 
 @pytest.mark.parametrize("name", ONE_D)
-@pytest.mark.parametrize("mesh", [Mesh(dp=4, ep=2), Mesh(dp=4, ep=4), Mesh(dp=2, cp=2, ep=2)], ids=name)
+@pytest.mark.parametrize(
+    "mesh", [Mesh(dp=4, ep=2), Mesh(dp=4, ep=4), Mesh(dp=2, cp=2, ep=2), Mesh(dp=2, cp=2, ep=4)], ids=name
+)
 def test_experts_under_every_kind_of_data_parallel(name, mesh):
     job = EXPERT_JOBS["shared"].replace(dtype="float64", optimizer="sgd", steps=3, microbatches=2)
     results = run(on_mesh("1d_data_parallel", name, mesh), job, 4)
@@ -185,11 +187,13 @@ def test_experts_under_every_kind_of_data_parallel(name, mesh):
 
 
 def meshes() -> list[Mesh]:
-    """All combinations of tp, pp, dp, cp in 1, 2 on at most 8 ranks, and those with dp 2 again with ep 2."""
+    """All combinations of tp, pp, dp, cp in 1, 2 on at most 8 ranks, those with dp 2 again with ep 2, and
+    those with tp 2 again with whole experts, spread over all ranks of a stage."""
     found = []
     for tp, pp, dp, cp in product((1, 2), repeat=4):
         if tp * pp * dp * cp <= 8:
             found += [Mesh(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep) for ep in (1, 2) if ep <= dp]
+            found += [Mesh(tp=tp, pp=pp, dp=dp, cp=cp, ep=tp * dp * cp, etp=1)] * (tp > 1)
     return found
 
 

@@ -83,6 +83,7 @@ def alone(found: Prediction, journals: Callable) -> float:
         (Mesh(tp=2, pp=2, dp=2), {}),
         (Mesh(tp=2, pp=2, dp=2), {"model": TIED}),
         (Mesh(dp=4, ep=2, pp=2), {"model": ALL_EXPERTS}),
+        (Mesh(tp=2, dp=2, ep=2, etp=1), {"model": ALL_EXPERTS}),
     ],
     ids=str,
 )
@@ -113,6 +114,7 @@ def test_the_norm_of_a_pipeline_is_summed_behind_its_last_rank(pp, zero):
         (Mesh(tp=2, pp=2, dp=2), 2),
         (Mesh(cp=2, pp=2, dp=2), 1),
         (Mesh(dp=4, ep=2, pp=2), 2),
+        (Mesh(tp=2, dp=2, ep=4, etp=1), 1),
     ],
     ids=str,
 )

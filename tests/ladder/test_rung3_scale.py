@@ -46,7 +46,7 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Training
     software["gradient_bytes"] = 2 if lesson.grad_reduce_in_bf16 else 4
     software["clips"] = lesson.clip_grad_norm is not None
     told: dict[str, Any] = {"grid": False, "dtype": lesson.dtype} | software
-    told |= {"tp_parts": lesson.parts, "tp_overlap": lesson.tp_overlap}
+    told |= {"tp_parts": lesson.parts, "tp_overlap": lesson.tp_overlap, "expert_tp": mesh.etp == mesh.tp}
     stack = replace(STACK, **told)
     some = (
         Experts(model.experts, model.top_k, model.expert_ffn, model.shared_experts, model.expert_ffn)
@@ -207,6 +207,7 @@ def test_a_single_gpu():
 
 SMALL = ModelConfig(layers=4, sequence=16)
 ALL_EXPERTS = SMALL.replace(experts=4, top_k=4, shared_experts=1)  # every token goes to every expert: balance
+CLIPPED: dict[str, Any] = {"clip_grad_norm": 0.5}
 # an expert takes one row of each rank: balance
 FULL_EXPERTS = SMALL.replace(experts=8, top_k=2, capacity_factor=0.01)
 
@@ -285,6 +286,12 @@ def test_experts_that_take_one_row_of_each_rank(mesh):
     (Mesh(tp=2, pp=2, dp=2, ep=2), {"schedule": "zb-h1", "zero": 2}),
     (Mesh(dp=4, ep=2, pp=2), {"zero": 3}),
     (Mesh(tp=2, cp=2, pp=2, dp=2, ep=2), {"zero": 1}),
+    (Mesh(tp=2, etp=1), {"sequence_parallel": "sp"}),
+    (Mesh(tp=2, ep=2, pp=2, etp=1), {"schedule": "zb-h1"}),
+    (Mesh(tp=2, dp=2, ep=4, etp=1), {"zero": 3, "recompute": "full"}),
+    (Mesh(tp=2, pp=2, dp=2, ep=2, etp=1), {"zero": 2, "sequence_parallel": "sp-regather", **CLIPPED}),
+    (Mesh(cp=2, dp=2, ep=4), {"zero": 1, **CLIPPED}),
+    (Mesh(tp=2, cp=2, pp=2, dp=2, ep=4, etp=1), {"zero": 1, **CLIPPED}),
 ], ids=repr)  # fmt: skip
 def test_experts_that_take_every_row_in_all_five_dimensions(mesh, changes):
     assert_grid(mesh, model=ALL_EXPERTS, **changes)
@@ -335,9 +342,6 @@ def test_tied_embeddings_in_every_form_of_data_parallelism(name):
 def test_tied_embeddings_in_what_times_thousands_of_gpus(name):
     changes = {"batch": 8, "microbatches": 8, "model": MODEL.replace(tied=True)}
     assert_equal("3d_pipeline_parallel", name, changes=changes, **WHOLE)
-
-
-CLIPPED: dict[str, Any] = {"clip_grad_norm": 0.5}
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -398,8 +402,10 @@ def test_bfloat16_masters_are_sharded_with_the_optimizer(mesh, recompute, contex
 def random_grid(draw: random.Random) -> tuple[Mesh, Hardware, dict]:
     """A grid, whether it can be cut so or not, whose experts all get every row."""
     dp = draw.choice([1, 2, 3, 4, 5, 6])
-    ep = draw.choice([ep for ep in (1, 2, 3, 4) if dp % ep == 0])
-    mesh = Mesh(draw.choice([1, 1, 2]), draw.choice([1, 1, 2]), dp, draw.choice([1, 1, 2, 3]), ep)
+    tp, cp, pp = draw.choice([1, 1, 2]), draw.choice([1, 1, 2]), draw.choice([1, 1, 2, 3])
+    etp = draw.choice([1, tp])
+    ep = draw.choice([ep for ep in (1, 2, 3, 4) if tp * cp * dp // etp % ep == 0])
+    mesh = Mesh(tp, cp, dp, pp, ep, etp=etp)
     some = {"experts": 12, "top_k": 12} if ep > 1 or draw.random() < 0.3 else {}
     schedule = draw.choice(written_schedules()) if mesh.pp > 1 else "1f1b"
     return mesh, replace(ROOMY, gpus_per_node=draw.choice([1, 2, 3, 4, 8])), {
@@ -497,6 +503,8 @@ def test_the_4d_lessons_own_router_with_its_token_counts(seed, factor):
     (Mesh(tp=4, dp=2, ep=2), {"recompute": "selective", "sequence_parallel": "sp"}),
     (Mesh(tp=2, pp=2, dp=2, ep=2), {"schedule": "zb-v", "stage_chunks": 2, "zero": 2}),
     (Mesh(tp=2, cp=2, pp=2, dp=2, ep=2), {"zero": 1}),
+    (Mesh(tp=2, dp=2, ep=4, etp=1), {"sequence_parallel": "sp"}),
+    (Mesh(tp=2, cp=2, pp=2, ep=2, etp=1), {"zero": 1}),
 ], ids=repr)  # fmt: skip
 def test_a_router_that_is_not_in_balance(mesh, changes):
     assert_followed(mesh, **changes)

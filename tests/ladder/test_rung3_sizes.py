@@ -30,7 +30,7 @@ def executed(job: TrainingJob, plan: Plan):
     """The lesson's ranks, each on its clock, in this process."""
     lesson = LessonJob(
         config_of(job),
-        Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep),
+        Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, etp=plan.tp if job.stack.expert_tp else 1),
         job.global_batch,
         plan.microbatches(job),
         recompute=plan.recompute,
@@ -75,6 +75,7 @@ def test_llama_3_70b_on_128_gpus():
     ("mixtral-8x7b", Plan(tp=2, pp=2, dp=4, ep=4, zero=1), {}),
     ("mixtral-8x7b", Plan(pp=2, dp=4, ep=2, zero=2, schedule="zb-h1"), {"dtype": "bfloat16"}),
     ("mixtral-8x7b", Plan(tp=2, cp=2, dp=2, ep=2, sequence_parallel=True, recompute="full"), {}),
+    ("mixtral-8x7b", Plan(tp=4, pp=2, dp=2, ep=8, zero=1, sequence_parallel=True), {"expert_tp": False}),
 ], ids=repr)  # fmt: skip
 def test_experts_context_recomputation_and_sequence_parallelism_in_smaller_grids(model, plan, software):
     job = training_job(model, 1024, 4 * plan.dp, **software)

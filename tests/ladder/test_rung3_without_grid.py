@@ -54,6 +54,7 @@ PIPELINED = [
     Mesh(pp=2, dp=4, ep=2),
     Mesh(tp=2, pp=2, dp=2, ep=2),
     Mesh(cp=2, pp=2, dp=2, ep=2),
+    Mesh(tp=2, pp=2, dp=2, ep=4, etp=1),
 ]
 
 
@@ -100,7 +101,11 @@ def test_any_small_pipeline_where_all_links_are_alike(seed):
 
 
 @pytest.mark.parametrize("zero", [0, 1])
-@pytest.mark.parametrize("mesh", [Mesh(dp=4, ep=2), Mesh(tp=2, dp=2, ep=2), Mesh(cp=2, dp=2, ep=2)], ids=repr)
+@pytest.mark.parametrize(
+    "mesh",
+    [Mesh(dp=4, ep=2), Mesh(tp=2, dp=2, ep=2), Mesh(cp=2, dp=2, ep=2), Mesh(tp=2, dp=2, ep=4, etp=1)],
+    ids=repr,
+)
 def test_what_times_thousands_of_gpus_knows_experts_without_a_pipeline(mesh, zero):
     lesson, results = executed_grid(mesh, ROOMY, {"zero": zero, "model": ALL_EXPERTS, "bucket_mb": 0.02})
     assert_predicted(results, *planned(lesson, ROOMY, zero=zero, grid=False, bucket_bytes=2e4))

@@ -589,7 +589,7 @@ def test_tp_cuts_experts_where_a_script_does_not_say_otherwise(words, cut, noted
     """megatron/core/parallel_state.py: expert_tensor_parallel_size is that of tp by default; in Megatron-
     DeepSpeed experts are whole by default (megatron/core/tensor_parallel/layers.py)."""
     found = read_megatron(f"{LINE} --num-experts 8 --sequence-parallel {words}", H100)
-    assert found.job.stack.cuts_experts == cut
+    assert found.job.stack.expert_tp == cut
     said = [note for note in found.notes if "--expert-tensor-parallel-size" in note]
     assert noted in "".join(said) and bool(said) == bool(noted)
 

@@ -299,7 +299,55 @@ def test_what_zero_2_and_3_share_out_comes_back_as_buffers():
     assert sweep.sentence.endswith(f"in buffers: {two} with ZeRO-2 and {three} with ZeRO-3.")
 
 
-@pytest.mark.parametrize("name", ["orders", "layouts", "zero", "capacity"])
+def test_whole_experts_over_all_ranks_send_a_row_once_where_cut_ones_hand_it_on_over_tp():
+    """Of R rows that a rank sends each way, ep=2 takes half to the other rank, and then tp all of them to the
+    other slice. Whole experts on all four ranks take three quarters, and nothing more."""
+    sent, job = {}, Job(model=SMALL.replace(experts=8, top_k=2), batch=2, sizes_only=True)
+    for mesh in (Mesh(tp=2, dp=2, ep=2), Mesh(tp=2, dp=2, ep=4, etp=1)):
+        results = run(on_mesh(LESSON, "TP2 x PP2 x DP2", mesh), job, 4)
+        sent[mesh.etp] = {row["axis"]: row["sent_bytes"] for row in hierarchy(results, POCKET)}
+    model = job.model
+    rows = model.sequence // 2 * model.top_k  # a sequence on each dp rank
+    each_way = 4 * model.layers * rows * model.hidden * 4  # forward and backward, there and back
+    assert sent[2]["ep"] == pytest.approx(each_way / 2, rel=0.01)  # beside the counts of rows
+    assert sent[1]["ep"] == pytest.approx(each_way * 3 / 4, rel=0.01)
+    assert sent[2]["tp"] - sent[1]["tp"] == pytest.approx(each_way, rel=0.01)
+
+
+def test_the_sweep_says_what_whole_experts_send_and_how_long_they_take():
+    with Runner(POCKET, "inline") as runner:
+        sweep = load(LESSON).sweep("folding", runner, Job(model=replace(SMALL, layers=4, heads=8)))
+    rows = {(row["etp"], row["ep"]): row for row in sweep.rows}
+    cut, whole = rows[2, 2], rows[1, 4]
+    assert f"it sends {whole['sent_bytes'] / cut['sent_bytes']:.2f}x the bytes" in sweep.sentence
+    assert whole["sent_bytes"] < 0.8 * cut["sent_bytes"]
+    held = [rows[1, ep]["memory_bytes"] for ep in (1, 2, 4)]
+    assert held == sorted(held, reverse=True) and rows[2, 1]["memory_bytes"] < held[0]
+
+
+def test_the_command_folds_experts_over_tp(capsys):
+    from ndparallel.lessons.main import main
+
+    options = [
+        "--gpus",
+        "4",
+        "--tp",
+        "2",
+        "--ep",
+        "4",
+        "--etp",
+        "1",
+        "--engine",
+        "inline",
+        "--timeline",
+        "none",
+    ]
+    assert main(load(LESSON), options) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("TP2"))
+    assert row.startswith("TP2 x EP4 x ETP1 x DP2 ") and row.endswith(" =")
+
+
+@pytest.mark.parametrize("name", ["orders", "layouts", "zero", "capacity", "folding"])
 def test_a_sweep_of_which_nothing_fits_into_memory_says_so(name):
     with Runner(replace(POCKET, memory_bytes=1e4), "inline") as runner:
         sweep = load(LESSON).sweep(name, runner, Job(model=replace(SMALL, layers=8, heads=8)))

@@ -47,6 +47,7 @@ def sizes_of(job: Job, rank: int):
         mesh.cp,
         job.context_parallel,
         mesh.ep,
+        mesh.etp,
     )
 
 
@@ -232,20 +233,20 @@ def test_no_split_changes_the_balance_loss(mesh, sequence_parallel):
     assert balance_loss(job) == pytest.approx(balance_loss(job.work), rel=1e-12)
 
 
-def test_the_ranks_of_an_expert_are_those_of_dp_seen_twice():
-    """ep adds no ranks: ep times expert_dp is dp."""
-    mesh = Mesh(tp=2, cp=2, dp=4, ep=2)
+@pytest.mark.parametrize(("etp", "axes"), [(2, ["dp_cp"]), (1, ["dp_cp", "tp"])])
+def test_experts_are_spread_over_the_ranks_of_a_stage_seen_twice(etp, axes):
+    """ep adds no ranks: ep times expert_dp is cp times dp, and with whole experts tp too."""
+    mesh = Mesh(tp=2, cp=2, dp=4, pp=2, ep=2, etp=etp)
     for rank in range(mesh.world_size):
-        across = {
-            member for peer in mesh.group("ep", rank).ranks for member in mesh.group("expert_dp", peer).ranks
-        }
-        assert across == set(mesh.group("dp", rank).ranks)
-        with_cp = {
-            member
-            for peer in mesh.group("ep", rank).ranks
-            for member in mesh.group("expert_dp_cp", peer).ranks
-        }
-        assert with_cp == set(mesh.group("dp_cp", rank).ranks)
+        assert spanned(mesh, ["ep", "expert_dp"], rank) == spanned(mesh, axes, rank)
+
+
+def spanned(mesh: Mesh, axes: list[str], rank: int) -> set[int]:
+    """The ranks that one comes to along these axes."""
+    ranks = {rank}
+    for axis in axes:
+        ranks = {member for each in ranks for member in mesh.group(axis, each).ranks}
+    return ranks
 
 
 # ------------------------------------------------------------------------------- capacity, ties, idle experts
@@ -269,7 +270,7 @@ def test_what_is_over_an_experts_capacity_is_dropped_and_counted_by_its_source(m
     results = [result.value[1].routed[0] for result in run(job, forward_only)]
     for routed in results:
         for what in routed.values():
-            assert max(what.expert_rows) <= limit * mesh.ep * mesh.tp
+            assert max(what.expert_rows) <= limit * mesh.ep * mesh.etp
             assert 0 < what.dropped < 2 * tokens
     for layer in ("layers.0", "layers.1"):
         sent = sum(2 * tokens - routed[layer, 0].dropped for routed in results)
@@ -292,9 +293,7 @@ def with_ties(gpu, job: Job):
     return replica.outcome
 
 
-@pytest.mark.parametrize(
-    "mesh", [Mesh(dp=2, ep=2), Mesh(dp=4, ep=4), Mesh(tp=2, dp=2, ep=2), Mesh(cp=2, dp=2, ep=2)], ids=name
-)
+@pytest.mark.parametrize("mesh", EXPERT_MESHES, ids=name)
 def test_an_expert_without_tokens_has_gradient_0_and_its_rank_takes_part(mesh):
     """All tokens go to experts 0 and 1, whatever the mesh; the others are on ranks of their own."""
     job = EXPERT_JOBS["shared"].replace(mesh=mesh, dtype="float64")

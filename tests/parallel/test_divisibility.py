@@ -6,6 +6,7 @@ from ndparallel.parallel.divisibility import (
     can_fill,
     context_rules,
     expert_rules,
+    expert_width_rules,
     routed_rules,
     sequence_rules,
     tensor_rules,
@@ -29,7 +30,8 @@ def test_a_model_without_an_mlp_has_no_rule_for_it():
 
 def test_sequence_parallelism_and_experts_cut_tokens_too():
     assert keep(sequence_rules(9)) == [1, 3, 9]
-    assert keep(routed_rules(expert_ffn=12, tokens=8)) == [1, 2, 4]
+    assert keep(routed_rules(tokens=8)) == [1, 2, 4, 8]
+    assert keep(expert_width_rules([12, 8])) == [1, 2, 4]
 
 
 def test_cp_gives_each_rank_an_early_and_a_late_chunk_of_equal_length():

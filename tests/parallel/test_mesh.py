@@ -15,6 +15,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.commands.mesh import headline
 from ndparallel.hardware.pocket import POCKET
+from ndparallel.parallel.divisibility import divisors
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
 
 # ------------------------------------------------------------ Megatron's layout, written out on its own terms
@@ -48,31 +49,52 @@ def megatrons_groups(sizes: dict[str, int], axes: set[str]) -> list[list[int]]:
 
 
 degrees = st.sampled_from([1, 2, 3, 4])
-meshes = st.builds(
-    lambda tp, cp, ep, expert_dp, pp, order: Mesh(tp, cp, ep * expert_dp, pp, ep, "-".join(order)),
-    degrees,
-    degrees,
-    degrees,
-    degrees,
-    degrees,
-    st.permutations(AXES),
-)
+
+
+@st.composite
+def drawn_meshes(draw: st.DrawFn) -> Mesh:
+    tp, cp, dp, pp = (draw(degrees) for _ in range(4))
+    etp = draw(st.sampled_from(divisors(tp)))
+    ep = draw(st.sampled_from(divisors(tp * cp * dp // etp)))
+    return Mesh(tp, cp, dp, pp, ep, "-".join(draw(st.permutations(AXES))), etp)
+
+
+meshes = drawn_meshes()
 
 
 @given(meshes)
 def test_groups_are_megatrons_in_every_order(mesh):
-    """Experts' axes with dp as ep x expert_dp; all others with dp whole, where the order keeps ep and dp side
-    by side."""
-    with_experts = mesh.sizes
-    for axis, spans in {"tp": {"tp"}, "cp": {"cp"}, "pp": {"pp"}, "ep": {"ep"}, "expert_dp": {"dp"}}.items():
-        assert mesh.groups(axis).tolist() == megatrons_groups(with_experts, spans)
-    if "ep-dp" in mesh.order:
-        without = {
-            axis: mesh.dp if axis == "dp" else size for axis, size in mesh.sizes.items() if axis != "ep"
-        }
-        assert mesh.groups("dp").tolist() == megatrons_groups(without, {"dp"})
-        if "cp-ep-dp" in mesh.order:
-            assert mesh.groups("dp_cp").tolist() == megatrons_groups(without, {"cp", "dp"})
+    """Megatron counts the ranks twice, by one order: with ep=1 for all but experts, and for experts with
+    cp=1, tp=etp and the ranks that are left as dp. It asserts that both counts have the same pp groups."""
+    sizes = {axis: mesh.sizes.get(axis, 1) for axis in mesh.order.split("-")}
+    for axis in ("tp", "cp", "dp", "pp"):
+        assert mesh.groups(axis).tolist() == megatrons_groups(sizes, {axis})
+    for name, (inner, outer) in {"dp_cp": ("cp", "dp"), "tp_cp": ("tp", "cp")}.items():
+        if mesh.order.index(inner) < mesh.order.index(outer):
+            assert mesh.groups(name).tolist() == megatrons_groups(sizes, {inner, outer})
+    same = mesh.world_size // (mesh.etp * mesh.ep * mesh.pp)
+    experts = sizes | {"tp": mesh.etp, "cp": 1, "ep": mesh.ep, "dp": same}
+    if megatrons_groups(experts, {"pp"}) == megatrons_groups(sizes, {"pp"}):
+        for axis, spans in {"etp": {"tp"}, "ep": {"ep"}, "expert_dp": {"dp"}}.items():
+            assert mesh.groups(axis).tolist() == megatrons_groups(experts, spans)
+
+
+@given(meshes)
+def test_experts_parts_are_all_on_one_stage_whatever_the_order(mesh):
+    """Also where Megatron would refuse the order."""
+    for stage in range(mesh.pp):
+        ranks = {rank for rank in range(mesh.world_size) if mesh.coordinates(rank)["pp"] == stage}
+        for rank in ranks:
+            assert {*mesh.group("ep", rank).ranks, *mesh.group("etp", rank).ranks} <= ranks
+
+
+def test_experts_may_be_folded_over_tp_and_cp():
+    """Whole experts on neighbours (Megatron's expert_tensor_parallel_size of 1): an ep group has all tp ranks
+    of two dp ranks. With etp=tp it has the same place in each tp group, of cp as well."""
+    mesh = Mesh(tp=2, dp=4, ep=4, etp=1)
+    assert mesh.groups("ep").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert mesh.groups("expert_dp").tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert Mesh(tp=2, cp=2, dp=2, ep=4).groups("ep").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 def test_sixteen_gpus_stand_as_in_megatrons_own_example():
@@ -105,10 +127,13 @@ def test_the_groups_of_an_axis_part_the_ranks_and_a_rank_finds_its_own(mesh, axi
 @given(meshes)
 def test_coordinates_name_a_rank_and_expert_parallelism_adds_none(mesh):
     assert mesh.world_size == mesh.tp * mesh.cp * mesh.dp * mesh.pp == prod(mesh.sizes.values())
+    assert mesh.world_size == mesh.pp * prod(mesh.expert_sizes.values())
+    experts = set()
     for rank in range(mesh.world_size):
         here = mesh.coordinates(rank)
-        assert mesh.rank(**(here | {"dp": here["expert_dp"]})) == rank
-        assert here["dp"] == here["expert_dp"] * mesh.ep + here["ep"]
+        assert mesh.rank(**here) == rank
+        experts.add(tuple(here[axis] for axis in ("pp", "etp", "ep", "expert_dp")))
+    assert len(experts) == mesh.world_size
 
 
 @given(meshes, st.integers(1, 9), st.sampled_from(list(SPANS)))
@@ -137,6 +162,17 @@ def test_megatrons_order_keeps_tp_inside_and_dp_innermost_does_not():
             {"dp": 4, "ep": 3},
             "ep=3 does not divide dp=4, whose ranks the experts are spread over; ep can be 1, 2, 4.",
         ),
+        (
+            {"tp": 2, "cp": 3, "dp": 2, "ep": 5},
+            "ep=5 does not divide cp*dp=6, whose ranks the experts are spread over; ep can be 1, 2, 3, 6.",
+        ),
+        ({"tp": 2, "dp": 2, "ep": 3, "etp": 1}, "ep=3 does not divide tp*dp=4, whose ranks"),
+        ({"tp": 4, "dp": 2, "ep": 3, "etp": 2}, "ep=3 does not divide tp*dp/etp=4, whose ranks"),
+        (
+            {"tp": 4, "etp": 3},
+            "etp=3 does not divide tp=4, whose ranks hold the parts of an expert; etp can be 1, 2, 4.",
+        ),
+        ({"etp": -1}, "etp is -1; a degree of parallelism is at least 1."),
         ({"order": "tp-dp-dp"}, "the order 'tp-dp-dp' is no order of tp, cp, ep, dp, pp;"),
         ({"order": "tp-xp"}, "the order 'tp-xp' is no order of"),
         (
@@ -154,7 +190,7 @@ def test_a_mesh_that_cannot_be_is_one_sentence(degrees, sentence):
 
 def test_an_order_may_leave_out_axes_of_one_rank_which_go_outermost():
     assert Mesh(tp=2, dp=2, pp=2, order="dp-tp-pp") == Mesh(tp=2, dp=2, pp=2, order="dp-tp-pp-cp-ep")
-    assert Mesh(dp=4, ep=4, order="ep").order == "ep-tp-cp-dp-pp", "dp is whole in ep"
+    assert Mesh(dp=4, order="dp").order == "dp-tp-cp-ep-pp"
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -185,7 +221,8 @@ def test_json_tells_nodes_coordinates_groups_and_links(capsys):
         "inside",
         "across",
     ]
-    assert told["coordinates"][5] == {"tp": 1, "cp": 0, "ep": 0, "dp": 0, "pp": 1, "expert_dp": 0}
+    dense = {"tp": 1, "cp": 0, "dp": 0, "pp": 1}
+    assert told["coordinates"][5] == dense | {"etp": 1, "ep": 0, "expert_dp": 0}
 
 
 def test_one_order_is_told_for_every_way_to_use_the_links(capsys):

@@ -146,11 +146,13 @@ def test_ep_shares_out_experts_over_ranks_of_dp():
     assert broken(Plan(tp=2, cp=2, ep=8), MIXTRAL) == ["ranks not divisible by ep"]
 
 
-def test_ep_that_dp_does_not_hold_is_folded_over_tp_and_cp_but_in_the_lessons():
+def test_ep_that_dp_does_not_hold_is_folded_over_tp_and_cp_in_the_lessons_too():
     folded = Plan(tp=2, cp=2, dp=2, ep=8)
     assert is_folded(folded) and broken(folded, MIXTRAL) == []
-    said = "ep=8 does not divide dp=2; nearest: 2."
-    assert list(why_not(replace(MIXTRAL, stack=find_stack("pocket")), folded)) == [said]
+    pocket = find_stack("pocket")
+    assert not any(why_not(replace(MIXTRAL, stack=replace(pocket, expert_tp=False)), folded))
+    said = "ep=8 does not divide cp*dp = 4, whose ranks experts that tp cuts are spread over; nearest: 4."
+    assert list(why_not(replace(MIXTRAL, stack=pocket), folded)) == [said]
     assert not is_folded(Plan(dp=4, ep=2)) and not is_folded(Plan(dp=3))
     assert is_folded(Plan(dp=3, ep=2))
 

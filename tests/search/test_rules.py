@@ -46,7 +46,7 @@ def executed(model: ModelConfig, plan: Plan) -> ExecutedJob:
         raise UserError("the batch cannot be cut")
     return ExecutedJob(
         model=model,
-        mesh=Mesh(tp=plan.tp, pp=plan.pp, dp=plan.dp, ep=plan.ep, cp=plan.cp),
+        mesh=Mesh(tp=plan.tp, pp=plan.pp, dp=plan.dp, ep=plan.ep, cp=plan.cp),  # tp cuts experts
         batch=BATCH,
         microbatches=BATCH // parts,
         recompute=plan.recompute,

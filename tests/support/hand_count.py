@@ -19,7 +19,7 @@ from ndparallel.model.units import ModelConfig
 @dataclass(frozen=True)
 class Sizes:
     """One tp rank's share of a layer, for a microbatch of `batch` sequences shared by cp ranks, and experts
-    shared out over ep."""
+    shared out over ep, and cut over etp."""
 
     config: ModelConfig
     batch: int = 1
@@ -30,6 +30,7 @@ class Sizes:
     cp: int = 1
     variant: str = "ring"
     ep: int = 1
+    etp: int = 1
 
     @property
     def rings(self) -> bool:
@@ -186,8 +187,9 @@ def mlp(z: Sizes) -> Passes:
 def experts(z: Sizes, sent, rows: Sequence) -> Passes:
     """A mixture of experts on a rank that sends `sent` rows and whose experts work on `rows` each; those
     without rows cost nothing."""
-    c, h, width = z.config, z.config.hidden, z.config.expert_ffn // z.tp
-    tokens, dispatched, both = z.routed_tokens * h, sent * h, z.ep * z.tp > 1 and any(rows)
+    c, h, width = z.config, z.config.hidden, z.config.expert_ffn // z.etp
+    tokens, dispatched, both = z.routed_tokens * h, sent * h, z.ep * z.etp > 1 and any(rows)
+    shared = c.shared_experts * c.expert_ffn // z.tp
     combine = (
         z.elementwise("combine", tokens + dispatched, 1, 0),
         z.elementwise("combine", tokens + 2 * dispatched, 0, 1),
@@ -198,7 +200,7 @@ def experts(z: Sizes, sent, rows: Sequence) -> Passes:
         z.elementwise("route", z.routed_tokens * c.experts, 2, 3),
         z.elementwise("permute", dispatched, 2, 0),
         z.elementwise("permute", tokens + dispatched, 0, 1),
-        *[z.gated(z.tokens, c.shared_experts * width)] * (c.shared_experts > 0),
+        *[z.gated(z.tokens, shared)] * (shared > 0),
         *[z.elementwise("sort", sum(rows) * h, 2, 2)] * (2 * both),
         *(z.gated(count, width) for count in rows if count),
         *combine,
@@ -209,7 +211,8 @@ def experts(z: Sizes, sent, rows: Sequence) -> Passes:
 def balanced(z: Sizes) -> tuple[int, list[float]]:
     """Rows that a rank sends, and that each of its experts gets, where all experts are equally busy."""
     local = z.config.experts // z.ep
-    return z.routed_tokens * z.config.top_k, [z.tokens * z.config.top_k / local] * local
+    rows = z.routed_tokens * z.config.top_k
+    return rows, [rows * z.etp / local] * local
 
 
 def head(z: Sizes) -> Passes:
@@ -249,7 +252,8 @@ def mlp_saved(z: Sizes) -> dict[str, int]:
 
 def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
     """Choices and their order are integers of 4 bytes; without tp the shared experts read what is routed."""
-    c, width, integer = z.config, z.config.expert_ffn // z.tp, 4 / np.dtype(z.dtype).itemsize
+    c, integer = z.config, 4 / np.dtype(z.dtype).itemsize
+    width, shared_width = c.expert_ffn // z.etp, c.shared_experts * c.expert_ffn // z.tp
     saved = {
         "x": z.shard,
         "routed": z.routed_tokens * c.hidden,
@@ -259,7 +263,7 @@ def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
         "rows": received * c.hidden,
         "experts": gated_saved(z, received, width),
     }
-    shared = {"normed": z.normed * (z.tp > 1), "shared": gated_saved(z, z.tokens, c.shared_experts * width)}
+    shared = {"normed": z.normed * (z.tp > 1), "shared": gated_saved(z, z.tokens, shared_width)}
     return saved | (shared if c.shared_experts else {})
 
 

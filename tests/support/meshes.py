@@ -36,6 +36,14 @@ EXPERT_MESHES = [
     Mesh(tp=2, dp=2, ep=2),
     Mesh(cp=2, dp=2, ep=2),
     Mesh(tp=2, cp=2, dp=2, ep=2),
+    Mesh(tp=2, etp=1),
+    Mesh(tp=2, ep=2, etp=1),
+    Mesh(tp=4, ep=2, etp=2),
+    Mesh(tp=2, dp=2, ep=2, etp=1),
+    Mesh(tp=2, dp=2, ep=4, etp=1),
+    Mesh(cp=2, dp=2, ep=4),
+    Mesh(tp=2, cp=2, dp=2, ep=4, etp=1),
+    Mesh(tp=2, dp=2, ep=2, etp=1, order="dp-ep-tp"),
 ]
 MOE = replace(SMALL, layers=2, experts=4, top_k=2, expert_ffn=8, shared_experts=1)
 EXPERT_MODELS = {
@@ -94,8 +102,8 @@ def name(mesh: Mesh) -> str:
     return (
         " ".join(
             f"{axis}{getattr(mesh, axis)}"
-            for axis in ("tp", "cp", "dp", "ep", "pp")
-            if getattr(mesh, axis) > 1
+            for axis in ("tp", "cp", "dp", "ep", "pp", "etp")
+            if getattr(mesh, axis) > 1 or (axis == "etp" and mesh.tp > 1)
         )
         or "single"
     )

@@ -546,10 +546,10 @@ def test_a_sequence_is_shared_as_stated_where_its_heads_can_be(parallel, degree,
 
 def test_experts_are_cut_by_tp_in_megatron_core_unless_etp_or_the_dispatcher_says_otherwise():
     """megatron/core/parallel_state.py: expert_tensor_parallel_size is that of tp by default."""
-    assert express(GROK).job.stack.cuts_experts
-    assert not express(changed(GROK, parallel={"etp": 1})).job.stack.cuts_experts
-    assert not express(changed(GROK, software={"dispatcher": "deepep"})).job.stack.cuts_experts
-    assert not express(QWEN).job.stack.cuts_experts
+    assert express(GROK).job.stack.expert_tp
+    assert not express(changed(GROK, parallel={"etp": 1})).job.stack.expert_tp
+    assert not express(changed(GROK, software={"dispatcher": "deepep"})).job.stack.expert_tp
+    assert not express(QWEN).job.stack.expert_tp
 
 
 def test_cut_experts_take_as_many_bytes_as_experts_spread_over_tp_and_their_rows_go_over_tp_besides():

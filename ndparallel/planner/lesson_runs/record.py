@@ -175,7 +175,7 @@ class Rows(NamedTuple):
 
     leaving: list  # from the rank, by the ep rank that they go to
     received: list  # by the rank, by the ep rank that they come from
-    by_tp_rank: list  # that its experts work on, by the tp rank that they came to
+    by_etp_rank: list  # that its experts work on, by the etp rank that they came to
     by_expert: list  # that its experts work on
 
 
@@ -183,7 +183,7 @@ def equal_rows(rows: float, mesh: Mesh, experts: int) -> Rows:
     """Every rank sends `rows` rows to every expert."""
     local = experts // mesh.ep
     leaving, received = [rows * local] * mesh.ep, [rows * local] * mesh.ep
-    return Rows(leaving, received, [rows * local * mesh.ep] * mesh.tp, [rows * mesh.ep * mesh.tp] * local)
+    return Rows(leaving, received, [rows * local * mesh.ep] * mesh.etp, [rows * mesh.ep * mesh.etp] * local)
 
 
 @dataclass
@@ -216,11 +216,11 @@ class RecordedDispatcher(TokenDispatcher):
 
     def __init__(self, ep: ExpertParallel, rows: Rows) -> None:
         self.ep, self.sent = ep, []
-        self.leaving, self.received, self.by_tp_rank, self.by_expert = rows
+        self.leaving, self.received, self.by_etp_rank, self.by_expert = rows
 
     @property
     def needs_sorting(self) -> bool:
-        return self.ep.size * self.ep.tp.size > 1
+        return self.ep.size * self.ep.etp.size > 1
 
     def busy_experts(self) -> Iterator[tuple[int, slice]]:
         """The local experts, all of which have rows; which ones makes no difference here."""
@@ -330,7 +330,7 @@ def make_unit(rank: LessonRank, kind: str, rows: Rows) -> Unit:
     group, settings = mesh.group("tp", gpu.rank), (rank.sequence_parallel, rank.parts, rank.tp_overlap)
     tp = RecordedTensorParallel(gpu, group, *settings)
     cp = ContextParallel(gpu, mesh.group("cp", gpu.rank), rank.context_parallel)
-    ep = RecordedExpertParallel(gpu, mesh.group("ep", gpu.rank), mesh.group("tp_cp", gpu.rank), tp, rows)
+    ep = RecordedExpertParallel.on(gpu, mesh, rows=rows)
     targets: Any = {0: rank.symbols}
     context = RecordingContext(gpu, rank.config, tp, cp, ep, rank.dtype, rank.recompute, targets=targets)
     if kind == "block":

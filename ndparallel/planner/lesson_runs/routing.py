@@ -8,7 +8,7 @@ Cost   A vector operation for every item of a list, and a recording for every la
 Glossary
     members    the ranks that the arrays stand for, in their order
     sent       rows by the rank that sends them and the expert they go to, (world_size, experts)
-    plane      the tp * ep ranks whose tokens come to the same experts
+    plane      the etp * ep ranks whose tokens come to the same experts
 """
 
 from dataclasses import dataclass
@@ -41,21 +41,21 @@ class Routes:
 
     @cached_property
     def arriving(self) -> np.ndarray:
-        """Rows for each member's experts, by the ranks of its plane, (members, tp, ep, local experts)."""
+        """Rows for each member's experts, by the ranks of its plane, (members, etp, ep, local experts)."""
         group = self.mesh.group
-        plane = [[group("ep", peer).ranks for peer in group("tp", int(rank)).ranks] for rank in self.members]
-        by_expert = self.sent[np.array(plane)]  # (members, tp, ep, experts)
+        plane = [[group("ep", peer).ranks for peer in group("etp", int(rank)).ranks] for rank in self.members]
+        by_expert = self.sent[np.array(plane)]  # (members, etp, ep, experts)
         by_holder = by_expert.reshape(*by_expert.shape[:3], self.mesh.ep, -1)
         return self.own(np.moveaxis(by_holder, 3, 1), "ep")
 
     @cached_property
     def received(self) -> np.ndarray:
         """Rows that come over ep to the member itself, by the ep rank that sends them, (members, ep)."""
-        return self.own(self.arriving, "tp").sum(axis=2)
+        return self.own(self.arriving, "etp").sum(axis=2)
 
     @cached_property
-    def by_tp_rank(self) -> np.ndarray:
-        """Rows that a member's experts work on, by the tp rank that they came to, (members, tp)."""
+    def by_etp_rank(self) -> np.ndarray:
+        """Rows that a member's experts work on, by the etp rank that they came to, (members, etp)."""
         return self.arriving.sum(axis=(2, 3))
 
     @cached_property
@@ -65,4 +65,4 @@ class Routes:
 
     @property
     def rows(self) -> Rows:
-        return Rows([*self.leaving.T], [*self.received.T], [*self.by_tp_rank.T], [*self.by_expert.T])
+        return Rows([*self.leaving.T], [*self.received.T], [*self.by_etp_rank.T], [*self.by_expert.T])

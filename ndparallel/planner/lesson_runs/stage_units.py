@@ -48,7 +48,8 @@ class StageUnits:
     @cached_property
     def mesh(self) -> Mesh:
         plan = self.plan
-        return Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep)
+        etp = plan.tp if self.job.stack.expert_tp else 1
+        return Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, etp=etp)
 
     @cached_property
     def machine(self) -> LockstepMachine:
@@ -164,13 +165,12 @@ class StageUnits:
 
     @property
     def averaging_groups(self) -> tuple[str, str]:
-        return ("dp_cp", "expert_dp_cp") if self.plan.cp > 1 else ("dp", "expert_dp")
+        return "dp_cp" if self.plan.cp > 1 else "dp", "expert_dp"
 
     @property
     def owners(self) -> np.ndarray:
         """Ranks that average: (all but experts, experts)."""
-        plan = self.plan
-        return np.array([plan.dp * plan.cp, plan.dp * plan.cp // plan.ep])
+        return np.array([self.plan.dp * self.plan.cp, self.mesh.expert_sizes["expert_dp"]])
 
     def parts(self, rank: int) -> list[tuple[Any, int]]:
         """Elements of each bucket of a pipeline rank, and which of the `owners` share them."""
