@@ -6,7 +6,7 @@ Limit  Messages inside a collective are told under it, indented; on streams othe
 
 Glossary
     on dp    on the stream of that group, beside what the GPU computes
-    bubble   time in which the compute stream has nothing to do and nothing to wait for
+    bubble   time in which the compute stream is idle, and what it needs has not been sent yet, or it is done
 """
 
 import re
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, Event, si
-from ndparallel.base.words import WIDTH, hanging
+from ndparallel.base.words import WIDTH, hanging, paragraph
 from ndparallel.drawing.history import RankRun, label
 
 WHAT_IS_DONE = re.compile(" (send|receive) .*")  # in the name of a stream; the sentence says it anyway
@@ -23,13 +23,13 @@ FEW = 4  # GPUs that are named one by one
 Telling = tuple[float, str]  # when, and what
 
 
-def narrate(run: RankRun, step_seconds: float) -> Iterator[str]:
+def narrate(run: RankRun, step_seconds: float, width: int = WIDTH) -> Iterator[str]:
     """Narrate the run of one rank up to the end of the step, each sentence on lines of its own."""
-    yield f"GPU {run.rank}, in the order of time{beside_compute(run)}:"
+    yield from paragraph(f"GPU {run.rank}, in the order of time{beside_compute(run)}:", width).split("\n")
     # a bubble is known only when it ends
     told = sorted(tellings(run, step_seconds), key=lambda telling: telling[0])
     for telling in (*told, (step_seconds, "the step ends.")):
-        yield from lines(*telling)
+        yield from lines(*telling, width)
 
 
 def beside_compute(run: RankRun) -> str:
@@ -51,8 +51,8 @@ def tellings(run: RankRun, step_seconds: float) -> Iterator[Telling]:
     yield from narrator.idle_until(step_seconds)
 
 
-def lines(seconds: float, words: str) -> list[str]:
-    return hanging(f"{si(seconds, 's'):>8}  ", words, WIDTH).split("\n")
+def lines(seconds: float, words: str, width: int) -> list[str]:
+    return hanging(f"{si(seconds, 's'):>8}  ", words, width).split("\n")
 
 
 def in_order(events: Iterable[tuple]) -> list[Event]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, si
-from ndparallel.base.words import count, listed, ranges
+from ndparallel.base.words import WIDTH, count, listed, paragraph, ranges
 from ndparallel.drawing import palette
 from ndparallel.drawing.history import RankRun, Span, memory_points, phase_and_unit, timeline
 from ndparallel.drawing.narrate import lines
@@ -60,17 +60,17 @@ class Section:
         return f"{phase}{microbatch}{units}: {si(self.seconds, 's')}"
 
 
-def narrate_units(run: RankRun, step_seconds: float) -> list[str]:
+def narrate_units(run: RankRun, step_seconds: float, width: int = WIDTH) -> list[str]:
     """Narrate the run of one rank in at most MOST_LINES lines, in as much detail as they allow."""
-    head = f"GPU {run.rank}, unit by unit (--kernels tells every operation and message):"
+    head = paragraph(f"GPU {run.rank}, unit by unit (--kernels tells every operation and message):", width)
     for by_unit in (True, False):
-        told = [text for telling in tellings(run, step_seconds, by_unit) for text in lines(*telling)]
+        told = [text for telling in tellings(run, step_seconds, by_unit) for text in lines(*telling, width)]
         if len(told) < MOST_LINES - 1:
             break
     else:
         first, last = MOST_LINES * 2 // 3, MOST_LINES // 3 - 3
         told = [*told[:first], f"{'...':>8}  {len(told) - first - last} lines like these", *told[-last:]]
-    return [head, *told, *lines(step_seconds, "the step ends.")]
+    return [*head.split("\n"), *told, *lines(step_seconds, "the step ends.", width)]
 
 
 def tellings(run: RankRun, step_seconds: float, by_unit: bool) -> Iterator[tuple[float, str]]:

@@ -86,9 +86,9 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
         yield f"{arguments.trace} has {told}: open it with ui.perfetto.dev, or offline with vizviewer."
 
 
-def narration(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """The narration of the rank that --narrate names, unit by unit, or with --kernels event by event. Raises
-    UserError where there is no such rank, or nothing to tell."""
+def narration(run: Run, contrast: Sequence[str], arguments: argparse.Namespace, width: int) -> list[str]:
+    """The narration of the rank that --narrate names, unit by unit, or with --kernels event by event, in
+    lines of at most `width` characters. Raises UserError where there is no such rank, or nothing to tell."""
     if arguments.narrate is None:
         return []
     from ndparallel.drawing.narrate import narrate
@@ -98,7 +98,7 @@ def narration(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) 
     results = run.results[name]
     check_rank(arguments.narrate, len(results), f"{name} ran on")
     tell = narrate if arguments.kernels else narrate_units
-    told = tell(results[arguments.narrate], max(result.end_seconds for result in results))
+    told = tell(results[arguments.narrate], max(result.end_seconds for result in results), width)
     return [f"{name}, {count(len(results), 'GPU')}.", *told]
 
 

@@ -33,13 +33,13 @@ def show(
 ) -> None:
     """Write and print a run as the options ask: files, tables, the traffic of each axis in the strategy
     `talker`, the timelines of the strategies in `contrast`, what there is to notice."""
-    narrated = narration(run, contrast, arguments)
+    console, width = plain_console(WIDE if arguments.wide else WIDTH)
+    narrated = narration(run, contrast, arguments, min(width, WIDTH))
     written = list(write_files(run, contrast, arguments))
     if arguments.json:
         print_json(run.report.as_dict())
         print("".join(f"{visible(line)}\n" for line in written), end="", file=sys.stderr)
         return
-    console, width = plain_console(WIDE if arguments.wide else WIDTH)
     console.print(prose(title, width, bold=title))
     console.print(prose(headline(run), width))
     for part in parts(run, arguments, contrast, notice, talker, width):

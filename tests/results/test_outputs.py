@@ -19,6 +19,7 @@ from ndparallel.lessons.runner import Runner
 from ndparallel.lessons.table import run_lesson
 from ndparallel.results.measure import failed
 from ndparallel.results.outputs import drawn_strategies, narrated_strategy
+from ndparallel.results.printing import plain_console
 from ndparallel.results.report import Sweep
 from ndparallel.results.show import show_sweep
 from ndparallel.training.job import Job
@@ -154,6 +155,14 @@ def test_a_rank_that_does_not_exist_is_one_sentence_and_no_file_is_written(rank,
     assert (code, out) == (2, "")
     assert sentence in err and err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kernels", [[], ["--kernels"]])
+def test_a_narration_is_no_wider_than_the_terminal(kernels, capsys, monkeypatch):
+    monkeypatch.setattr("ndparallel.results.show.plain_console", lambda most: (plain_console(most)[0], 60))
+    _, out, _ = lesson(capsys, *FEW, "--narrate", *kernels, "--timeline", "none")
+    told = out[out.index("ZeRO-1, 4 GPUs.") :].splitlines()
+    assert 50 < max(map(len, told)) <= 60
 
 
 @pytest.mark.parametrize("options", [["--narrate", "4"], ["--kernels"]])
