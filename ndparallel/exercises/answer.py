@@ -7,7 +7,7 @@ Idea   GPUs share nothing but messages. So each runs the reader's file for itsel
 import ast
 import difflib
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any, Protocol
@@ -53,7 +53,8 @@ class ReadersAnswer:
 
     def __init__(self, path: Path, exercise: Exercise, even_unchanged: bool = False) -> None:
         self.path, self.asks = path, exercise.asks
-        self.code = compiled(path, tuple(self.asks), "" if even_unchanged else template(exercise))
+        self.code, tree = compiled(path, tuple(self.asks), "" if even_unchanged else template(exercise))
+        refuse_ours(imported(tree, self.asks.values()))
 
     def on(self, rank: int) -> Any:
         """Run the file for one GPU, and return the functions that are asked for."""
@@ -68,13 +69,38 @@ class ReadersAnswer:
         return SimpleNamespace(**{name: with_place(self.path, module[name]) for name in self.asks})
 
     def require_own(self, module: Mapping[str, Any]) -> None:
-        """Raise UserError where the file imports the model solution."""
+        """Raise UserError where the file has the model solution, however it came by it."""
         ours = {place_of(function) for function in self.asks.values()} - {None}
-        if taken := [name for name, value in module.items() if place_of(value) in ours]:
-            raise UserError(
-                f"{listed(taken)} is the model solution itself: it is right, and it is not yours. Write your "
-                "own; --hint helps, and --solution shows the lines of ours."
-            )
+        refuse_ours([name for name, value in module.items() if place_of(value) in ours])
+
+
+def refuse_ours(taken: Sequence[str]) -> None:
+    """Raise UserError where there are names of the model solution that a file takes."""
+    if taken:
+        raise UserError(
+            f"{listed(taken)} is the model solution itself: it is right, and it is not yours. Write your "
+            "own; --hint helps, and --solution shows the lines of ours."
+        )
+
+
+def imported(tree: ast.Module, functions: Iterable[Callable[..., Any]]) -> list[str]:
+    """Return which of these functions a file imports, also inside a function, or takes from their module."""
+    used = {part.attr for part in ast.walk(tree) if isinstance(part, ast.Attribute)}
+    paths = set(imports_of(tree))
+    return [
+        function.__name__
+        for function in functions
+        if f"{function.__module__}.{function.__name__}" in paths
+        or (function.__module__ in paths and function.__name__ in used)
+    ]
+
+
+def imports_of(tree: ast.Module) -> Iterator[str]:
+    """Yield what a file imports, with its package and module."""
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Import | ast.ImportFrom):
+            package = f"{part.module}." if isinstance(part, ast.ImportFrom) else ""
+            yield from (package + alias.name for alias in part.names)
 
 
 def place_of(value: object) -> tuple[Path, str] | None:
@@ -83,10 +109,10 @@ def place_of(value: object) -> tuple[Path, str] | None:
     return (Path(code.co_filename).resolve(), code.co_name) if isinstance(code, CodeType) else None
 
 
-def compiled(path: Path, asks: Sequence[str], begins_with: str) -> CodeType:
-    """Compile the reader's file. Raises NotBegun where every function that is asked for is still `...`,
-    NothingChanged where the file does what the one does that it `begins_with`, and UserError for what is no
-    Python."""
+def compiled(path: Path, asks: Sequence[str], begins_with: str) -> tuple[CodeType, ast.Module]:
+    """Compile the reader's file, and return it parsed as well. Raises NotBegun where every function that is
+    asked for is still `...`, NothingChanged where the file does what the one does that it `begins_with`, and
+    UserError for what is no Python."""
     source = read_text(path, MOST_BYTES)
     try:
         tree = ast.parse(source, str(path))
@@ -100,7 +126,7 @@ def compiled(path: Path, asks: Sequence[str], begins_with: str) -> CodeType:
         raise NotBegun(f"{path}: nothing is written yet. Write {listed([part.name for part in functions])}.")
     if without_words(tree) == without_words(ast.parse(begins_with)):
         raise NothingChanged(f"{path}: nothing is changed yet. Change {listed(asks)}.")
-    return code
+    return code, tree
 
 
 def without_words(tree: ast.Module) -> str:

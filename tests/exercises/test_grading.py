@@ -1,5 +1,6 @@
 """The grader survives what a reader's file does, and says what happened."""
 
+import ast
 import math
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import WIDTH
 from ndparallel.engines.launch import launch
 from ndparallel.exercises import grade as grading
-from ndparallel.exercises.answer import ModelAnswer, with_place
+from ndparallel.exercises.answer import ModelAnswer, imported, with_place
 from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade, graded, par_of
 from ndparallel.exercises.runs import attempt_of, wrong_losses
@@ -143,6 +144,18 @@ def test_a_file_that_is_no_answer_is_refused(tmp_path, text, sentence):
             "from ndparallel.exercises.tasks.ring import all_reduce as ours\n"
             "def all_reduce(gpu, array, ranks):\n    ours(gpu, array, ranks)\n",
         ),
+        (
+            "ring",
+            "def all_reduce(gpu, array, ranks):\n"
+            "    from ndparallel.exercises.tasks.ring import all_reduce as ours\n"
+            "    ours(gpu, array, ranks)\n",
+        ),
+        (
+            "why_does_it_hang",
+            "from ndparallel.exercises.tasks import why_does_it_hang as ours\n"
+            "def pass_right(gpu, message):\n    return ours.pass_right_mended(gpu, message)\n"
+            "def sum_and_print(*it):\n    return 0\ndef two_sums(*it):\n    return 0\n",
+        ),
         ("fsdp", "from importlib import import_module\nfsdp = import_module('1d_data_parallel').fsdp\n"),
         ("prefetch", "from ndparallel.training.fully_sharded import fsdp_prefetch\n"),
     ],
@@ -153,6 +166,12 @@ def test_the_model_solution_is_no_answer_where_it_is_imported(tmp_path, exercise
     verdict = grade(find_exercise(exercise), path)
     assert verdict.mark == WRONG
     assert "is the model solution itself: it is right, and it is not yours" in verdict.sentences[0]
+
+
+def test_the_module_of_the_model_solution_may_be_imported_for_what_else_it_has():
+    tree = ast.parse("from ndparallel.training import fully_sharded\nfully_sharded.GatheredUnit\n")
+    (prefetch,) = find_exercise("prefetch").asks.values()
+    assert imported(tree, [prefetch]) == []
 
 
 def test_an_error_names_its_line_once_and_none_of_another_file():
