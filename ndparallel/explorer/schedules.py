@@ -5,11 +5,12 @@ Idea   The reader's schedule is a letter for every action, GPU by GPU: "FFB|FB" 
 Limit  By hand each GPU has one stage.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.drawing.schedule_picture import peaks
+from ndparallel.drawing.svg_schedules import boxes, fused_pairs
 from ndparallel.explorer.setup import Control, checked, command, stops
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
@@ -95,19 +96,18 @@ def described(timing: Timing) -> dict[str, Any]:
         "peak_held": timing.peak_held,
         "text": f"{timing.makespan:g} s, bubble {timing.bubble_ratio:.1%} of it and "
         f"{timing.bubble_over_ideal:.1%} of the work, holds {held:g} microbatches",
-        "rows": list(rows(schedule, timing.start, timing.end)),
+        "rows": [
+            [row_of(schedule, box.action, box.start, box.end) for box in boxes(timing, rank)]
+            for rank in range(schedule.ranks)
+        ],
+        "pairs": [list(fused_pairs(timing, rank)) for rank in range(schedule.ranks)],
     }
 
 
-def rows(
-    schedule: Schedule, start: Sequence[Sequence[float]], end: Sequence[Sequence[float]]
-) -> Iterator[list[list[Any]]]:
-    """Yield every GPU's actions: [start, end, op, microbatch, chunk, what it is in words]."""
-    for actions, starts, ends in zip(schedule.actions, start, end):
-        yield [
-            [first, last, action.op, action.microbatch, schedule.layout.chunk(action.stage), str(action)]
-            for action, first, last in zip(actions, starts, ends)
-        ]
+def row_of(schedule: Schedule, action: Action, start: float, end: float) -> list[Any]:
+    """Return [start, end, op, microbatch, chunk, what it is in words]: of a pair that runs as one each action
+    has half of its time."""
+    return [start, end, action.op, action.microbatch, schedule.layout.chunk(action.stage), str(action)]
 
 
 # ------------------------------------------------------------------------------------------- placed by hand
@@ -123,7 +123,9 @@ def by_hand(placed: str, setup: Mapping[str, Any]) -> dict[str, Any]:
     waits = run_ranks([clock.program(rank, schedule.steps(rank)) for rank in range(ranks)], clock.done)
     return {
         "placed": "|".join("".join(action.op for action in actions) for actions in lists),
-        "rows": list(rows(schedule, clock.start, clock.end)),
+        "rows": [
+            [row_of(schedule, *each) for each in zip(*rank)] for rank in zip(lists, clock.start, clock.end)
+        ],
         "waits": [f"waits for {need}" if need else "" for need in waits],
         "next": [allowed(actions, microbatches) for actions in lists],
         "hint": hint(lists, clock, microbatches),

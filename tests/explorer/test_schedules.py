@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from itertools import pairwise
 
 import pytest
 
@@ -38,6 +39,15 @@ def test_the_pages_figures_are_those_of_its_command(capsys, setup):
             [op, number] for row in theirs["actions"] for op, _, number in row
         ]
         assert len(drawn) == stages
+
+
+def test_the_two_of_a_pair_are_drawn_side_by_side_and_framed():
+    (dualpipev,) = (each for each in schedules.answer({})["schedules"] if each["name"] == "dualpipev")
+    for row, pairs in zip(dualpipev["rows"], dualpipev["pairs"], strict=True):
+        assert all(before[1] <= after[0] for before, after in pairwise(row))
+        halves = [[box for box in row if start <= box[0] and box[1] <= end] for start, end in pairs]
+        assert pairs and [[box[2] for box in pair] for pair in halves] == [["F", "B"]] * len(pairs)
+        assert sorted(box[3] for box in row if box[2] == "F") == sorted([*range(8), *range(8)])
 
 
 def test_1f1b_placed_by_hand_is_1f1b():

@@ -18,7 +18,7 @@ async function showSchedule(screen, setup) {
         {},
         byHand(answer, setup),
         legend(["forward", "backward", "input", "weight", "idle"]),
-        element("p", { class: "what" }, "A number is its microbatch; an underlined one is of a GPU's later chunk."),
+        element("p", { class: "what" }, "A number is its microbatch; an underlined one is of a GPU's later chunk. Two in one frame run as one."),
         answer.schedules.map((each) => described(each, answer.seconds)),
         answer.reasons.map((words) => element("p", { class: "what" }, words)),
       ),
@@ -27,7 +27,7 @@ async function showSchedule(screen, setup) {
 }
 
 function described(each, seconds) {
-  const place = later([LISTS.width + 4, tallOf(each.rows)], () => lists(each.name, each.rows, seconds));
+  const place = later([LISTS.width + 4, tallOf(each.rows)], () => lists(each.name, each.rows, seconds, each.pairs));
   return element(
     "section",
     {},
@@ -40,8 +40,9 @@ function described(each, seconds) {
 const LISTS = { left: 56, width: ON_PHONE ? 440 : 900, lane: 25, height: 22 }; // of a picture
 const tallOf = (rows) => rows.length * LISTS.lane;
 
-// One lane for every GPU, the number of the microbatch in every action; a later chunk has an underlined number.
-function lists(name, rows, seconds) {
+// One lane for every GPU, the number of the microbatch in every action; a later chunk has an underlined number, and
+// pairs that run as one have a frame.
+function lists(name, rows, seconds, pairs = []) {
   const { left, width } = LISTS,
     x = (second) => left + (second / seconds) * (width - left);
   const says = rows.map((actions, rank) => `GPU ${rank}: ${actions.map((action) => action[2] + action[3]).join(" ")}`).join("; ");
@@ -50,27 +51,32 @@ function lists(name, rows, seconds) {
     width + 4,
     tallOf(rows),
     says,
-    rows.map((actions, rank) => laneOfActions(actions, rank, x)),
+    rows.map((actions, rank) => laneOfActions(actions, rank, x, pairs[rank] || [])),
   );
 }
 
-function laneOfActions(actions, rank, x) {
+function laneOfActions(actions, rank, x, pairs) {
   const y = rank * LISTS.lane,
     { left, height } = LISTS,
     end = actions.length ? x(actions.at(-1)[1]) : left;
   return [
     textAt(`GPU ${rank}`, 0, y + 16),
     rectAt(left, y, end - left, height, { fill: colour("idle"), stroke: "var(--grid)" }),
-    actions.map((action) => actionBox(action, rank, x(action[0]), x(action[1]), y)),
+    actions.map((action) => actionBox(action, pairOf(action, pairs), rank, x(action[0]), x(action[1]), y)),
+    pairs.map(([from, to]) => rectAt(x(from), y, x(to) - x(from), height, { fill: "none", stroke: "var(--ink)", "stroke-width": 2 })),
   ];
 }
 
-function actionBox([start, stop, op, microbatch, chunk, what], rank, a, b, y) {
+// The pair that an action is half of.
+const pairOf = ([start, stop], pairs) => pairs.find(([from, to]) => from <= start && stop <= to);
+
+function actionBox([start, stop, op, microbatch, chunk, what], pair, rank, a, b, y) {
+  const [from, to] = pair || [start, stop];
   const box = rectAt(a, y, b - a, LISTS.height, {
     fill: colour(ACTIVITY[op]),
     stroke: "var(--ground)",
     "stroke-width": 0.7,
-    "data-says": `GPU ${rank}: ${what}, from ${start} to ${stop} s`,
+    "data-says": `GPU ${rank}: ${what}, from ${from} to ${to} s${pair ? ", in a pair that runs as one" : ""}`,
   });
   if (b - a <= 9) return box;
   return [
