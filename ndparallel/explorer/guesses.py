@@ -30,13 +30,17 @@ SHOWN = {  # where the page has the same run
 
 
 def answer(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cards; or, where a question is guessed, what its command says."""
+    """Return the cards; or, of a question, what its command says, and how far off a guess is."""
     if "question" not in given:
         return {"command": "", "cards": [card(question) for question in questions()]}
     question = named(given["question"])
     if not question.command:
         return {"why": question.why}
-    return reveal(question, guess_of(question, given.get("guess")))
+    found = revealed(question)
+    if "guess" not in given:
+        return found
+    guess = guess_of(question, given["guess"])
+    return found | {"guess": guess, "off": off(question, guess, found["value"])}
 
 
 def card(question: Question) -> dict[str, Any]:
@@ -60,13 +64,12 @@ def guess_of(question: Question, guess: Any) -> float:
     raise UserError(f"{question.name}: guess a number from {question.low:g} to {question.high:g}.")
 
 
-def reveal(question: Question, guess: float) -> dict[str, Any]:
+def revealed(question: Question) -> dict[str, Any]:
     found = question.answer(printed(question.command, json=True))
     return {
         "value": found,
-        "guess": guess,
         "text": question.said(found),
-        "off": off(question, guess, found),
+        "off": "",
         "why": question.why,
         "output": printed(question.command, json=False),
     }

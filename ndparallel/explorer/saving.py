@@ -178,7 +178,7 @@ def every_guess(question: Question) -> Setup:
     """Return what a question's run says, and how far off every guess on its scale is."""
     if not question.command:
         return {"why": question.why}
-    found = guesses.reveal(question, question.low)
+    found = guesses.revealed(question)
     stops = range(round((question.high - question.low) / question.step) + 1)
     said = [guesses.off(question, question.low + at * question.step, found["value"]) for at in stops]
     return found | {"off": said}

@@ -101,6 +101,28 @@ def test_a_guess_is_compared_with_the_run(tab):
     assert "ring-bytes=200" in tab.page.url
 
 
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_who_has_not_moved_the_slider_is_told_of_no_guess(tab, is_saved, request):
+    if is_saved:
+        tab.address = request.getfixturevalue("saved_anew").as_uri()
+    tab.open("#predict")
+    card = tab.page.locator("#card-ring-bytes")
+    assert card.locator("output").inner_text() == "your guess?"
+    tab.page.locator("#show-ring-bytes").click()
+    card.locator("div[role=status]").wait_for()
+    assert "188 MB" in card.inner_text() and "You said" not in card.inner_text()
+    assert card.locator("svg").get_attribute("aria-label") == "188 MB"
+    assert card.locator("circle").count() == 0
+
+
+def test_a_slider_that_is_put_down_where_it_stood_is_a_guess(tab):
+    tab.open("#predict")
+    tab.page.locator("#guess-ring-bytes").click()
+    tab.page.locator("#show-ring-bytes").click()
+    tab.page.locator("#card-ring-bytes div[role=status]").wait_for()
+    assert "You said 800 MB" in tab.page.locator("#card-ring-bytes").inner_text()
+
+
 def test_the_numbers_on_the_page_are_the_commands(tab):
     cells = cut.answer({"tp": 4, "zero": 1})["cells"]
     tab.open("#cut?tp=4&zero=1")

@@ -1,5 +1,6 @@
-// "Predict first": a guess on a slider, and then the run. Guesses are in the address.
+// "Predict first": a guess on a slider, and then the run. Guesses are in the address; NO_GUESS where the slider was not moved.
 
+const NO_GUESS = "none";
 const revealed = {}; // by question and guess: the answer
 let revealing = Promise.resolve(); // one after another
 
@@ -48,8 +49,10 @@ function asking(card, setup) {
   const guessed = (guess) => go("predict", { ...setup, [card.name]: guess });
   if (!card.command) return button(`show-${card.name}`, "unfold", () => guessed("asked"));
   const middle = card.low + Math.round((card.high - card.low) / 2 / card.step) * card.step;
-  const output = element("output", { for: `guess-${card.name}` });
-  const text = (value) => {
+  const output = element("output", { for: `guess-${card.name}` }, "your guess?");
+  let guess = NO_GUESS;
+  const take = ({ target: { value } }) => {
+    guess = value;
     output.textContent = `${value}${["%", "x"].includes(card.unit) ? "" : " "}${card.unit}`;
   };
   const slider = element("input", {
@@ -60,11 +63,11 @@ function asking(card, setup) {
     step: card.step,
     value: middle,
     "aria-labelledby": `words-${card.name} guess-of-${card.name}`,
-    oninput: (event) => text(event.target.value),
+    oninput: take,
+    onpointerup: take, // also where it was put down where it stood
   });
-  text(slider.value);
   const [low, high] = card.ends.map((end) => element("span", { class: "what" }, end));
-  return [element("p", { class: "slide" }, low, slider, high, output), button(`show-${card.name}`, "see the run", () => guessed(slider.value))];
+  return [element("p", { class: "slide" }, low, slider, high, output), button(`show-${card.name}`, "see the run", () => guessed(guess))];
 }
 
 // `commands` and *names* of a question.
@@ -77,7 +80,8 @@ function reveal(card, guess) {
   const key = `${card.name} ${guess}`;
   revealing = revealing.then(async () => {
     if (revealed[key]) return;
-    const answer = await ask("predict", { question: card.name, guess: Number(guess) }, false);
+    const number = guess === NO_GUESS ? {} : { guess: Number(guess) };
+    const answer = await ask("predict", { question: card.name, ...number }, false);
     if (!answer) return;
     revealed[key] = answer;
     const { screen, setup } = read();
@@ -109,24 +113,24 @@ function run(card, answer, setup) {
 // The guess and the answer on one scale.
 function scale(card, answer) {
   const width = 400,
+    guessed = answer.guess !== undefined,
     x = (value) => 10 + ((Math.min(Math.max(value, card.low), card.high) - card.low) / (card.high - card.low)) * (width - 20);
   return svg(
     "svg",
-    { viewBox: `0 0 ${width} 58`, role: "img", "aria-label": `${answer.text}; guessed ${answer.guess}` },
+    { viewBox: `0 0 ${width} 58`, role: "img", "aria-label": `${answer.text}${guessed ? `; guessed ${answer.guess}` : ""}` },
     lineAt(10, 30, width - 10, 30, { stroke: "var(--faint)" }),
     textAt(card.ends[0], 10, 52, { class: "faint" }),
     textAt(card.ends[1], width - 10, 52, { class: "faint", "text-anchor": "end" }),
-    lineAt(x(answer.guess), 30, x(answer.value), 30, { stroke: colour("waiting"), "stroke-width": 4 }),
-    svg("circle", {
-      cx: x(answer.guess),
-      cy: 30,
-      r: 7,
-      fill: "var(--ground)",
-      stroke: "var(--ink)",
-      "stroke-width": 2,
-      "data-says": "your guess",
-    }),
+    guessed ? guessMark(x(answer.guess), x(answer.value)) : null,
     svg("path", { d: `M${x(answer.value)},23l7,7l-7,7l-7,-7z`, fill: colour("backward"), "data-says": "the run" }),
     textAt(`the run: ${answer.text}`, x(answer.value), 15, { "text-anchor": x(answer.value) > width / 2 ? "end" : "start" }),
   );
+}
+
+// The guess, and how far it is from the run.
+function guessMark(guess, value) {
+  return [
+    lineAt(guess, 30, value, 30, { stroke: colour("waiting"), "stroke-width": 4 }),
+    svg("circle", { cx: guess, cy: 30, r: 7, fill: "var(--ground)", stroke: "var(--ink)", "stroke-width": 2, "data-says": "your guess" }),
+  ];
 }

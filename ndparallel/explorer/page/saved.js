@@ -49,5 +49,6 @@ function onlySaved(control, numbers, there) {
 function guessed(inside, { question, guess }) {
   const answer = inside.unfolded(inside.part("guesses")[question]),
     card = inside.unfolded(inside.part("predict")[""]).cards.find(({ name }) => name === question);
-  return card.command ? { ...answer, guess, off: answer.off[Math.round((guess - card.low) / card.step)] } : answer;
+  if (!card.command) return answer;
+  return { ...answer, guess, off: answer.off[Math.round((guess - card.low) / card.step)] || "" };
 }
