@@ -1,9 +1,11 @@
 """What a reader has set on the page: checked, turned into the words of a command, and what else could be set.
 
 Idea   A set-up is a command line. What the page shows is what this command prints, and whether a slider may
-       stop somewhere is asked of the command too: where it refuses, its sentence is the reason.
+       stop somewhere is asked of the command too: where it refuses, its sentence is the reason, with names of
+       the page in place of options.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 
 MOST_WORD = 100  # characters of a value
+OPTION = re.compile(r" \(--[^()]*\)|--([a-z][a-z0-9-]*)")
 Refusal = Callable[[Mapping[str, Any]], str]  # why a set-up cannot be; nothing where it can
 
 
@@ -94,7 +97,7 @@ def controls_and_reason(
     controls: Sequence[Control], setup: Mapping[str, Any], refusal: Refusal
 ) -> dict[str, Any]:
     """Return controls with their stops; and of a set-up that cannot be, why, and what else could be set."""
-    reason = refusal(setup)
+    reason = in_page_words(refusal(setup))
     known: dict[str, Any] = {"controls": list(stops(controls, setup, refusal, reason))}
     if reason:
         known |= {"reason": reason, "remedies": list(remedies(controls, setup, refusal))}
@@ -109,10 +112,18 @@ def stops(
     for control in controls:
         here = setup[control.name]
         found = [
-            {"value": value, "reason": reason if value == here else refusal({**setup, control.name: value})}
+            {
+                "value": value,
+                "reason": reason if value == here else in_page_words(refusal({**setup, control.name: value})),
+            }
             for value in with_value(control, here)
         ]
         yield {**control.as_dict(), "value": here, "stops": found}
+
+
+def in_page_words(sentence: str) -> str:
+    """Write "choose --gpus-per-node 4 (--gpus 8)" as "choose gpus per node 4"."""
+    return OPTION.sub(lambda found: (found[1] or "").replace("-", " "), sentence)
 
 
 def remedies(

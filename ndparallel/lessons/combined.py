@@ -133,7 +133,7 @@ def refuse_order_of_one_axis(layout: Strategy, gpus: int) -> None:
     axes = [axis for axis in mesh.order.split("-") if getattr(mesh, axis) > 1]
     if len(axes) < 2:
         raise UserError(
-            f"--order orders two axes or more, and {layout.name} has {'one' if axes else 'none'}: give two "
+            f"--order needs two axes or more, and {layout.name} has {'one' if axes else 'none'}: give two "
             "of --tp, --pp, --cp, --dp and --ep a degree above 1, or leave --order out."
         )
 

@@ -59,3 +59,23 @@ def test_what_is_usual_is_what_the_command_does_without_the_option(screen, contr
     others = [each for each in CONTROLS[screen] if each != control and each.name != "what_if"]
     left_out = words(others, setup)
     assert asked(screen, [*left_out, control.option, str(control.usual)]) == asked(screen, left_out)
+
+
+@pytest.mark.parametrize(
+    "setup", [{}, {"tp": 8, "pp": 1}, {"gpus": 4}, {"tp": 1, "pp": 4, "batch": 16}], ids=str
+)
+def test_reasons_name_what_is_on_the_page_and_no_option(setup):
+    controls = cut.answer(setup)["controls"]
+    reasons = {
+        f"{each['name']} {stop['value']}": stop["reason"] for each in controls for stop in each["stops"]
+    }
+    assert any(reasons.values()) and not [words for words in reasons.values() if "--" in words]
+    if not setup:
+        assert reasons["gpus 16"].endswith(
+            "parts of 4 microbatches; the nearest batch that can is 16; the nearest "
+            "number of microbatches is 2; the nearest number of GPUs is 8."
+        )
+        assert (
+            reasons["tp 8"]
+            == "tp * pp * cp is 16, which does not divide 8 GPUs: choose gpus 16, or other degrees."
+        )

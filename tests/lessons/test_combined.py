@@ -157,7 +157,7 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
             ["--tp", "2", "--order", "tp-pp"],
             "leaves out dp (4 ranks); only axes of one rank may be left out.",
         ),
-        (["--order", "tp-dp"], "--order orders two axes or more, and DP8 has one"),
+        (["--order", "tp-dp"], "--order needs two axes or more, and DP8 has one"),
         (["--tp", "8", "--order", "dp-tp"], "TP8 has one"),
         (["--order", "tp-ap"], "the order 'tp-ap' is no order of"),
         (

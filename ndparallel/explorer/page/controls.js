@@ -28,6 +28,8 @@ function form(screen, controls, setup, answer, ...more) {
   );
 }
 
+const called = ({ name }) => name.replaceAll("_", " ");
+
 function inputOf(screen, control, setup, answer) {
   const go_to = (value) => go(screen, { ...setup, [control.name]: value });
   const free = Boolean(answer.reason); // where nothing is shown anyway, one may pass through what cannot be
@@ -36,7 +38,7 @@ function inputOf(screen, control, setup, answer) {
     return reason && !free ? offer(screen, control, setup, value, reason) : go_to(value);
   };
   const id = `control-${control.name}`;
-  const what = element("span", { class: "what", id: `${id}-what` }, `${control.name.replaceAll("_", " ")}: ${control.what}`);
+  const what = element("span", { class: "what", id: `${id}-what` }, `${called(control)}: ${control.what}`);
   if (control.kind === "words") {
     const options = control.stops.map((stop) =>
       element(
@@ -74,7 +76,7 @@ function inputOf(screen, control, setup, answer) {
         value: stop.value,
         checked: stop.value === control.value,
         "aria-describedby": stop.reason ? "said" : null,
-        onfocus: () => stop.reason && say(`${control.name} ${stop.value}: ${stop.reason}`),
+        onfocus: () => stop.reason && say(`${called(control)} ${stop.value}: ${stop.reason}`),
         onchange: (event) => set(event.target.value),
       }),
       element("span", {}, String(stop.value)),
@@ -91,7 +93,7 @@ function inputOf(screen, control, setup, answer) {
 // Say why a stop cannot be, and what else would have to be moved for it.
 async function offer(screen, control, setup, value, reason) {
   const wanted = { ...setup, [control.name]: value },
-    words = `${control.name} ${value}: ${reason}`;
+    words = `${called(control)} ${value}: ${reason}`;
   await show(); // where it stands is what is set
   say(words);
   const { config, ...values } = wanted;
@@ -111,7 +113,7 @@ function remedyButtons(screen, setup, remedies) {
   return remedies
     .slice(0, 4)
     .map(({ name, value }) =>
-      button(`remedy-${name}`, `with ${name.replaceAll("_", " ")} ${value}`, () => go(screen, { ...setup, [name]: value }), {
+      button(`remedy-${name}`, `with ${called({ name })} ${value}`, () => go(screen, { ...setup, [name]: value }), {
         class: "save",
       }),
     );
