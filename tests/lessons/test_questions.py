@@ -29,6 +29,12 @@ def test_the_questions_that_a_chapter_ends_with_are_the_cards_of_the_same_words(
     assert {(each.chapter, each.number): each.words for each in asked} == in_book
 
 
+def test_questions_are_in_the_order_of_the_readmes_sections():
+    books = [question.book for question in questions()]
+    rows = re.findall(r"\]\((docs/book/\w+\.md)\) \|", (ROOT / "README.md").read_text("utf-8"))
+    assert len(rows) == 8 and list(dict.fromkeys(books)) == [book for book in rows if book in books]
+
+
 def test_every_question_names_the_file_of_its_chapter():
     for question in questions():
         title, *_ = (ROOT / question.book).read_text("utf-8").splitlines()
