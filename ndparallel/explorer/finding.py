@@ -60,7 +60,8 @@ def described(asked: PlanQuestion, found: Found) -> dict[str, Any]:
     kinds = found.kinds[:MOST_KINDS]
     take = found.recommended
     every = kinds if take.plan in [each.plan for each in kinds] else [take, *kinds]
-    marks = [marked(each.plan == take.plan, is_equal(found, each)) for each in every]
+    fastest = min(every, key=lambda each: each.seconds)
+    marks = [marked(each.plan == take.plan, each is fastest, is_equal(found, each)) for each in every]
     return {
         "command": asked.command(THE_JOB),
         "plans": [row | {"remark": mark} for row, mark in zip(rows_of(every), marks)],
@@ -69,8 +70,9 @@ def described(asked: PlanQuestion, found: Found) -> dict[str, Any]:
     }
 
 
-def marked(recommended: bool, equal: bool) -> str:
-    return "take this" if recommended else "equal to the fastest" if equal else ""
+def marked(recommended: bool, fastest: bool, equal: bool) -> str:
+    marks = {"take this": recommended, "the fastest": fastest, "equal to the fastest": equal}
+    return next((words for words, holds in marks.items() if holds), "")
 
 
 def found_for(setup: Mapping[str, Any]) -> dict[str, Any]:

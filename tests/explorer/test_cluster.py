@@ -105,6 +105,13 @@ def test_a_search_answers_from_its_own_process_and_a_newer_one_ends_it():
     assert finder.answer({"do": "end"}) == {"ended": True} and finder.process is None
 
 
+def test_the_fastest_plan_is_no_equal_of_itself():
+    assert finding.marked(recommended=True, fastest=True, equal=True) == "take this"
+    assert finding.marked(recommended=False, fastest=True, equal=True) == "the fastest"
+    assert finding.marked(recommended=False, fastest=False, equal=True) == "equal to the fastest"
+    assert finding.marked(recommended=False, fastest=False, equal=False) == ""
+
+
 def test_a_search_says_how_far_it_is():
     said = []
     counting = finding.CountingExecutor(lambda words, share: said.append((words, share)))
