@@ -15,7 +15,7 @@ from ndparallel.results.measure import Measurement
 from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
-OVER_NODES = ("DDP hierarchical", "DDP ring overlapped", "HSDP")
+OVER_EVEN_NODES = ("DDP hierarchical", "DDP ring overlapped")
 TWO_BY_TWO = ("DDP ring", "DDP hierarchical", "DDP ring overlapped", "DDP overlapped")
 # from DDP to FSDP: who steps what is the one difference to the second, what hides where the other ones
 CAUSES = ("DDP overlapped", "ZeRO-1 overlapped", "ZeRO-1", "FSDP prefetch", "FSDP")
@@ -31,7 +31,7 @@ def notice(run: Run) -> Sequence[str]:
 
 
 def about_overlap(run: Run) -> Iterator[str]:
-    if all(name in run for name in TWO_BY_TWO) and run["DDP ring"].gpus > run.hardware.gpus_per_node > 1:
+    if all(name in run for name in TWO_BY_TWO) and is_by_node(run):
         waits = [run[name].exposed_communication_seconds for name in TWO_BY_TWO]
         levels, overlap, both = (f"{wait / waits[0]:.0%}" for wait in waits[1:])
         yield (
@@ -43,7 +43,7 @@ def about_overlap(run: Run) -> Iterator[str]:
             run["DDP overlapped"].exposed_communication_seconds
             / run["DDP ring"].exposed_communication_seconds
         )
-        if run["DDP ring"].gpus > run.hardware.gpus_per_node > 1:
+        if is_by_node(run):
             yield f"Hierarchical and behind the backward pass, {ratio:.0%} of DDP ring's waiting is left."
         elif ratio < 1:
             yield f"Sending buckets during the backward pass hides {1 - ratio:.0%} of what the ring exposes."
@@ -52,6 +52,16 @@ def about_overlap(run: Run) -> Iterator[str]:
                 f"Buckets expose {ratio:.1f}x what one ring for all exposes: their latencies cost more than "
                 "the overlap hides."
             )
+
+
+def is_by_node(run: Run) -> bool:
+    return has_even_nodes(run["DDP ring"].gpus, run.hardware.gpus_per_node)
+
+
+def has_even_nodes(gpus: int, per_node: int) -> bool:
+    """Whether there are several nodes, with equally many GPUs and more than one: else *hierarchical* is the
+    ring."""
+    return gpus > per_node > 1 and gpus % per_node == 0
 
 
 def shows_waiting(row: Measurement) -> bool:
@@ -168,9 +178,13 @@ SWEEPS = {"microbatches": microbatches, "causes": causes}
 
 
 def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
-    """Leave out what a single node makes equal to another row, unless --strategy asks for it."""
-    show_all = arguments.strategy or arguments.gpus > hardware_from(arguments).gpus_per_node
-    return [strategy for strategy in lesson.strategies if show_all or strategy.name not in OVER_NODES]
+    """Leave out what these nodes make equal to another row, unless --strategy asks for it."""
+    gpus, per_node = arguments.gpus, hardware_from(arguments).gpus_per_node
+    equal = {
+        *(() if has_even_nodes(gpus, per_node) else OVER_EVEN_NODES),
+        *(("HSDP",) if gpus <= per_node else ()),
+    }
+    return [each for each in lesson.strategies if arguments.strategy or each.name not in equal]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

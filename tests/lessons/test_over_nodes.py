@@ -160,6 +160,23 @@ def test_what_is_left_of_a_rings_waiting_is_told_by_the_names_of_the_rows(capsys
     assert told.startswith(clauses)
 
 
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        (("--gpus=8",), {"DDP hierarchical", "DDP ring overlapped", "HSDP"}),
+        (("--gpus=6", "--batch=12"), {"HSDP"}),
+        (("--gpus=4", "--gpus-per-node=1"), {"HSDP"}),
+        (("--gpus=4",), set()),
+    ],
+)
+def test_what_the_nodes_make_equal_to_another_row_is_no_row_and_nothing_is_said_of_it(options, rows, capsys):
+    assert main(load(LESSON), ["--engine=inline", "--sizes-only", "--timeline=none", *options]) == 0
+    told = capsys.readouterr().out
+    names = {line.partition("  ")[0] for line in told.splitlines()}
+    assert names & {"DDP hierarchical", "DDP ring overlapped", "HSDP"} == rows
+    assert ("DDP hierarchical" in told) == ("DDP hierarchical" in rows)
+
+
 # -------------------------------------------------------------------------------------- gradient accumulation
 
 
