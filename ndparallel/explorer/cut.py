@@ -29,7 +29,7 @@ from ndparallel.parallel.context import VARIANTS
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
 from ndparallel.results.by_axis import AXES, axis_of, hierarchy
-from ndparallel.results.columns import heads
+from ndparallel.results.columns import LEAST_SHARE, heads
 from ndparallel.results.report import Report
 from ndparallel.results.show import cell
 from ndparallel.training.job import Job
@@ -188,17 +188,20 @@ def run(what: Entry, job: Job, hardware: Hardware) -> tuple[Report, list[RankRes
 
 
 def parts(row: Mapping[str, Any], results: Sequence[RankResult]) -> list[dict[str, Any]]:
-    """Say where a GPU's step goes, on average: compute, what it waits for by axis, and the bubble."""
+    """Say where a GPU's step goes, on average: compute, what it waits for by axis, and the bubble. What the
+    table shows as 0 is left out."""
     waits: dict[str, float] = {}
     for result in results:
         for axis, waited in waits_of(result.events).items():
             waits[axis] = waits.get(axis, 0.0) + waited / len(results)
     seconds = {"compute": row["compute_seconds"]}
-    seconds |= {f"exposed {axis}": waits[axis] for axis in AXES if waits.get(axis)}
+    seconds |= {f"exposed {axis}": waits[axis] for axis in AXES if axis in waits}
     seconds |= {"bubble": row["bubble_seconds"]}
+    least = LEAST_SHARE * row["step_seconds"]
     return [
         {"name": name, "seconds": each, "text": f"{si(each, 's')}, {each / row['step_seconds']:.0%}"}
         for name, each in seconds.items()
+        if each >= least
     ]
 
 

@@ -39,6 +39,12 @@ def test_the_parts_of_the_step_are_the_step(setup):
     assert seconds == pytest.approx(answer["row"]["step_seconds"], rel=1e-9)
 
 
+def test_a_part_that_the_table_shows_as_0_is_left_out():
+    answer = cut.answer({"tp": 4, "pp": 1, "order": "pp-dp-ep-cp-tp"})
+    assert answer["cells"]["bubble"] == "0 s" and answer["row"]["bubble_seconds"] > 0
+    assert [part["name"] for part in answer["parts"]] == ["compute", "exposed tp", "exposed dp"]
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
 def test_the_microbatches_in_the_picture_are_the_schedules(schedule):
     answer = cut.answer({"schedule": schedule, "tp": 1, "pp": 4})
