@@ -2,7 +2,7 @@
 
 You have 64 H100s in nodes of 8, and are to train Llama 3 70B with 128 sequences of 8,192 tokens
 a step, in bf16, with Megatron-Core. Plan it. The planner predicts the step, as it does for
-published runs, and leaves 8% of the memory free: what fits by a hair in a prediction does not
+published runs, and leaves 8% of the memory free: what only just fits in a prediction may not
 fit in a machine.
 
 To look around:

@@ -1,6 +1,6 @@
 """No bubble.
 
-ZB-H1 fills the end of the step, and still waits at its beginning. With more memory that hole
+ZB-H1 fills the end of the step, and still waits at its beginning. With more memory that time
 can be filled as well: with more forwards. If every GPU may hold 2 P - 1 microbatches, no GPU
 needs to stand idle between its first action and its last:
 

@@ -1,6 +1,6 @@
 """Accumulate, talk once.
 
-The batch is taken in four microbatches, and the program below averages the gradients behind
+The batch is taken in four microbatches, and the program below averages the gradients after
 every one of them. It is right, and it sends four times what it must: the mean of a sum is the
 sum of the means.
 
