@@ -101,7 +101,7 @@ def one_f_one_b(at: RankSide) -> Program:
     spelled="eager",
 )
 def eager_1f1b(at: RankSide) -> Program:
-    """1F1B with twice as many forwards at the start, so that a message has the time of one action to arrive."""
+    """1F1B with twice as many forwards ahead, so that a message has the time of one action to arrive."""
     return one_chunk(at, first=2 * at.below)
 
 

@@ -8,6 +8,7 @@ import pytest
 from ndparallel.book.check import run
 from ndparallel.explorer import guesses
 from ndparallel.lessons.questions import UNITS, Question, questions
+from ndparallel.results.record import record_in, value_of
 
 ROOT = Path(__file__).parents[2]
 COUNTS = ("hops", "days", "GPUs", "microbatches")  # units without a prefix
@@ -55,6 +56,13 @@ def test_the_run_answers_and_the_answer_is_on_the_scale(question):
     assert question.low < found < question.high
     assert question.unit in {*UNITS, *COUNTS} and question.why.endswith(".")
     assert (question.guess or question.words).endswith("?")
+
+
+def test_tp16_is_not_slow_because_it_crosses_nodes():
+    (question,) = (each for each in questions() if each.name == "llama-tp16")
+    (option,) = re.findall(r"`(--what-if [^`]+)`", question.why)
+    priced = record_in(run(f"{question.command} {option} --json"))
+    assert 0.99 < value_of("what_if[0].step_seconds / step_seconds", priced) < 1
 
 
 def test_a_guess_is_compared_in_the_questions_own_unit():

@@ -40,7 +40,7 @@ function cardOf(card, setup) {
         ? element("p", { class: "what" }, "running ", element("code", {}, card.command))
         : card.command || answer.error
           ? run(card, answer, setup)
-          : element("p", { role: "status" }, answer.why),
+          : element("p", { role: "status" }, marked(answer.why)),
   );
 }
 
@@ -96,7 +96,7 @@ function run(card, answer, setup) {
     "div",
     { role: "status" },
     scale(card, answer),
-    element("p", {}, element("strong", {}, answer.text), `. ${answer.off} ${answer.why}`),
+    element("p", {}, element("strong", {}, answer.text), `. ${answer.off} `, marked(answer.why)),
     element("details", {}, element("summary", {}, element("code", {}, card.command)), element("pre", { tabindex: 0 }, answer.output)),
     element(
       "p",
