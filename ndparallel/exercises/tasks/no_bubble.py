@@ -68,8 +68,8 @@ EXERCISE = Exercise(
         "memory that a GPU does not need for forwards ahead, it can use for W kept back.",
         "ahead = 2 (P - 1 - rank), and W lags 2 rank microbatches behind I.",
     ),
-    learned="with twice 1F1B's memory no GPU waits in mid-step. This is ZB-H2; what is left of the bubble is "
-    "the stagger between the GPUs, which the next step fills.",
+    learned="with twice 1F1B's memory no GPU waits once it has begun. This is ZB-H2; what is left of the "
+    "bubble is before a GPU's first action and after its last, and the next step fills it.",
     page="docs/book/3d.md",
     over_par=over_par,
 )
