@@ -64,7 +64,7 @@ def attempt(answer) -> Attempt:
         raise UserError(f"plan() returned {type(chosen).__name__}: return Plan(...)")
     require_kinds(chosen)
     if chosen.gpus != GPUS:
-        raise UserError(f"this plan is for {chosen.gpus} GPUs, and there are {GPUS}")
+        raise UserError(f"The plan is for {chosen.gpus} GPUs, and there are {GPUS}")
     prediction = predict(job(), chosen)
     needed = prediction.fullest.total
     if needed > limit():

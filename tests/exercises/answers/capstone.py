@@ -24,7 +24,7 @@ def recomputes_nothing_and_is_cut_more():
 
 
 def half_of_the_gpus():
-    """this plan is for 32 GPUs, and there are 64"""
+    """The plan is for 32 GPUs, and there are 64"""
     return Plan(tp=8, pp=4)
 
 
