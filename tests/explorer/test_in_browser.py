@@ -525,6 +525,18 @@ def serious(violation: dict) -> bool:
     return violation["impact"] in ("serious", "critical")
 
 
+@pytest.mark.parametrize("tab", [{"viewport": {"width": 360, "height": 740}}], indirect=True, ids=["360 px"])
+def test_on_a_narrow_screen_a_reason_is_seen_where_the_stop_was_chosen(tab):
+    tab.open("#cut")
+    tab.page.locator("#control-gpus-2").click(force=True)
+    said = tab.page.locator("#said")
+    said.get_by_text("choose gpus 4").wait_for()
+    box = said.bounding_box()
+    assert box and box["y"] > 0 and box["y"] + box["height"] <= 740
+    tab.page.locator("#control-gpus_per_node-2").check(force=True)
+    assert tab.drawn().page.locator("#said").inner_text() == ""
+
+
 @pytest.mark.parametrize("screen", PAGES)
 @pytest.mark.parametrize("tab", [{"viewport": {"width": 360, "height": 740}}], indirect=True, ids=["360 px"])
 def test_on_a_phone_nothing_is_wider_than_the_screen_and_no_word_is_broken(tab, screen):
