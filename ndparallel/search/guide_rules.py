@@ -61,7 +61,7 @@ class GuideRules:
         if self.parameters < SMALL:
             question, follows = "under 10 billion parameters?", "yes: FSDP, sharded data parallelism"
             self.ask(PLAYBOOK, question, follows, parameters=self.parameters)
-            return [self.data_parallel(zero=3)]
+            return [self.data_parallel(zero=3), *self.with_context()]
         if self.parameters < LARGE:
             question, follows = f"10 to 100 billion parameters? {billions}", "yes: FSDP, or TP and PP"
             self.ask(PLAYBOOK, question, follows, parameters=self.parameters)
@@ -92,30 +92,40 @@ class GuideRules:
     # ---- the ways of data parallelism
 
     def sharded(self) -> list[Plan]:
-        """FSDP alone; on many GPUs with TP inside the node too."""
+        """FSDP alone; on many GPUs with TP inside the node too, and of long sequences with CP."""
         if self.gpus < MANY_GPUS:
-            return [self.data_parallel(zero=3)]
+            return [self.data_parallel(zero=3), *self.with_context()]
         tp = self.within_node()
         question = f"FSDP over {MANY_GPUS} GPUs and more?"
         self.ask(TORCHTITAN, question, f"with TP{tp} inside the node", gpus=self.gpus, tp=tp)
-        return [self.data_parallel(zero=3), self.data_parallel(zero=3, tp=tp)]
+        return [self.data_parallel(zero=3), self.data_parallel(zero=3, tp=tp), *self.with_context()]
 
-    def data_parallel(self, zero: int, tp: int = 1) -> Plan:
-        """DP or FSDP over all GPUs; where there are more of them than sequences, TP takes the rest."""
-        batch, wanted = self.job.global_batch, divisors(self.gpus)
-        enough = next((each for each in wanted if each >= tp and batch % (self.gpus // each) == 0), self.gpus)
+    def with_context(self) -> list[Plan]:
+        """FSDP with CP, where sequences are so long that they need it."""
+        if self.job.sequence <= SHARE_OF_SEQUENCE:
+            return []
+        cp = self.context(1, "CP beside FSDP")
+        return [self.data_parallel(zero=3, cp=cp)] if cp > 1 else []
+
+    def data_parallel(self, zero: int, tp: int = 1, cp: int = 1) -> Plan:
+        """DP or FSDP over all GPUs, or over groups of them that share a sequence; where there are more of
+        these than sequences, TP takes the rest."""
+        batch, groups = self.job.global_batch, self.gpus // cp
+        wider = (each for each in divisors(groups) if each >= tp and batch % (groups // each) == 0)
+        enough = next(wider, groups)
         if enough > tp:
-            ranks = self.gpus // enough
+            ranks, whom = groups // enough, f"group of CP{cp}" if cp > 1 else "GPU"
             follows = f"no: TP{enough}, so that {ranks} share{'s' * (ranks == 1)} the batch"
-            self.ask(PLAYBOOK, "a sequence for every GPU?", follows, sequences=batch)
+            self.ask(PLAYBOOK, f"a sequence for every {whom}?", follows, sequences=batch)
         cut = self.fitting.cuts_sequences(enough)
-        plan = Plan(tp=enough, dp=self.gpus // enough, zero=zero, sequence_parallel=cut)
+        plan = Plan(tp=enough, cp=cp, dp=groups // enough, zero=zero, sequence_parallel=cut)
         return self.filled(replace(plan, ep=self.fitting.experts_within(plan, self.fitting.node)))
 
     def filled(self, plan: Plan) -> Plan:
         """The largest microbatch that fits; where none does, recomputation."""
         way = ("DP", "DP and ZeRO-1", "", "FSDP")[plan.zero]
-        question = f"largest microbatch for {f'TP{plan.tp} and ' * (plan.tp > 1)}{way}?"
+        beside = f"TP{plan.tp} and " * (plan.tp > 1) + f"CP{plan.cp} and " * (plan.cp > 1)
+        question = f"largest microbatch for {beside}{way}?"
         if found := self.fitting.largest_microbatch(plan):
             follows = f"{found.micro_batch}{again(found.recompute)}"
             self.ask(TORCHTITAN, question, follows, micro_batch=found.micro_batch)
@@ -230,13 +240,12 @@ class GuideRules:
         self.ask(PLAYBOOK, question, f"TP{tp}", gpus_per_node=node, tp=tp)
         return tp
 
-    def context(self, tp: int) -> int:
+    def context(self, tp: int, question: str = "sequences that need CP") -> int:
         """CP until no rank has more than SHARE_OF_SEQUENCE tokens."""
         sequence = self.job.sequence
         cp = self.fitting.longest_context(tp, sequence // SHARE_OF_SEQUENCE)
         follows = f"yes: CP{cp}" if cp > 1 else "not by themselves"
-        question = f"sequences that need CP? {sequence} tokens"
-        self.ask(MEGATRON, question, follows, sequence=sequence, cp=cp)
+        self.ask(MEGATRON, f"{question}? {sequence} tokens", follows, sequence=sequence, cp=cp)
         return cp
 
     def contexts(self, tp: int) -> list[int]:

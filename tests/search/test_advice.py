@@ -46,6 +46,28 @@ def test_two_ways_of_one_ep_keep_their_names_apart_and_one_way_that_is_met_twice
     assert [*named.values()] == plans[:2]
 
 
+@pytest.mark.parametrize(("sequence", "batch", "cp", "dp"), [
+    (8192, 64, 1, 64), (32768, 64, 4, 16), (131072, 64, 16, 4), (131072, 4, 16, 4), (262144, 16, 32, 2),
+])  # fmt: skip
+def test_fsdp_of_a_long_sequence_is_tried_with_cp_too_that_leaves_a_rank_8k_tokens(sequence, batch, cp, dp):
+    """Of a dense model under 10 billion parameters, which the guides shard."""
+    plans = GuideRules(replace(LLAMA, sequence=sequence, global_batch=batch), 64).plans()
+    assert {(plan.cp, plan.dp) for plan in plans if plan.tp == 1} >= {(cp, dp)}
+    assert len(plans) == 1 + (cp > 1) and all(plan.zero == 3 for plan in plans)
+
+
+def test_the_guides_end_in_a_plan_that_fits_for_a_sequence_that_no_gpu_holds_alone():
+    rules = GuideRules(replace(LLAMA, sequence=131072), 64)
+    alone, cut = rules.plans()
+    assert not rules.fitting.holds(alone) and rules.fitting.holds(cut)
+
+
+def test_a_microbatch_is_asked_for_by_the_degrees_that_it_is_shared_by():
+    rules = GuideRules(replace(LLAMA, sequence=8192), 16)
+    rules.filled(Plan(tp=2, cp=2, dp=4, zero=1))
+    assert rules.branches[-1].question == "largest microbatch for TP2 and CP2 and DP and ZeRO-1?"
+
+
 def test_a_way_that_cannot_be_is_not_told_as_one_that_does_not_fit():
     rules = GuideRules(replace(LLAMA, global_batch=7), 3)  # 32 heads
     rules.data_parallel(zero=3)
