@@ -152,22 +152,26 @@ class GuideRules:
 
     def mixture(self, experts: int) -> Plan:
         """EP inside the node or over several, then PP until it fits, and TP only where no pipeline is long
-        enough."""
+        enough. All is computed again with less TP only where nothing else fits."""
         plan, fitting = Plan(cp=self.context(1), zero=1), self.fitting
-        wider = divisors(gcd(fitting.node, self.gpus // plan.cp))
-        some = [
-            replace(plan, tp=tp, recompute=recompute, sequence_parallel=fitting.cuts_sequences(tp))
-            for tp in wider
-            for recompute in (RECOMPUTE if tp == wider[-1] else RECOMPUTE[:2])
+        wider = [
+            replace(plan, tp=tp, sequence_parallel=fitting.cuts_sequences(tp))
+            for tp in divisors(gcd(fitting.node, self.gpus // plan.cp))
         ]
-        reaches = (fitting.first_that_fits(some, fitting.node * nodes) for nodes in NODES_OF_EXPERTS)
-        found = self.named([one for one in reaches if one])
+        some = [replace(one, recompute=words) for one in wider for words in RECOMPUTE[:2]]
+        full = [replace(one, recompute="full") for one in wider]
+        found = self.reaching([*some, full[-1]]) or self.reaching(full)
         take = self.quickest(BRIDGE if len(found) > 1 else MEGATRON, f"{experts} experts?", found)
         if not take:
             return self.no_pipeline_fits(plan)
         self.ask(MEGATRON, "TP beside it?", f"TP{take.tp}" if take.tp > 1 else "no", tp=take.tp)
         self.hide_rows(take)
         return take
+
+    def reaching(self, plans: Sequence[Plan]) -> dict[str, Plan]:
+        """The first of these that fits for each number of nodes that EP may reach over."""
+        nodes = [self.fitting.node * number for number in NODES_OF_EXPERTS]
+        return self.named([one for reach in nodes if (one := self.fitting.first_that_fits(plans, reach))])
 
     def hide_rows(self, plan: Plan) -> None:
         """Let rows travel beside another microbatch's compute, where Megatron-Core can do that with this plan

@@ -77,6 +77,19 @@ def test_a_way_that_cannot_be_is_not_told_as_one_that_does_not_fit():
     ]
 
 
+@pytest.mark.parametrize(
+    ("model", "gpus"), [("qwen3-235b-a22b", 64), ("minimax-m2.5", 64), ("deepseek-v3", 256)]
+)
+def test_a_mixture_is_computed_again_without_tp_where_nothing_else_fits(model, gpus):
+    job = replace(LLAMA, shape=find_model(model), global_batch=4 * gpus)
+    rules = GuideRules(job, gpus)
+    (fits,) = [plan for plan in rules.plans() if plan.pp > 1]
+    assert (fits.tp, fits.recompute) == (1, "full")
+    assert peak_memory(job, fits).total <= job.usable_bytes()
+    for lighter in (replace(fits, recompute=words) for words in ("none", "selective")):
+        assert peak_memory(job, lighter).total > job.usable_bytes()
+
+
 @pytest.mark.parametrize(("batch", "few"), [(15, True), (16, False)])
 def test_fewer_than_four_microbatches_for_a_pipeline_rank_are_few_and_take_most_chunks_first(batch, few):
     """32 layers on 4 ranks: 2, 4 or 8 chunks, of which the middle is tried first where they are many."""
