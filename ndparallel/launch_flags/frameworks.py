@@ -66,12 +66,12 @@ class Framework:
         """The job on the framework's own software, with those of its switches that are a plan's choice."""
         if not self.software or job.stack.name in self.software or job.stack.executed:
             return job
-        before = STACKS.get(job.stack.name, job.stack)
+        name, given = job.stack.name, (job.hardware, job.shape)
+        before = software_on(name, *given) if name in STACKS else job.stack
         chosen = {
             name: value for name in CHOSEN if (value := getattr(job.stack, name)) != getattr(before, name)
         }
-        own = software_on(self.software[0], job.hardware, job.shape)
-        return replace(job, stack=replace(own, **chosen))
+        return replace(job, stack=replace(software_on(self.software[0], *given), **chosen))
 
     def has(self, job: TrainingJob, plans: Plan) -> np.ndarray:
         """Which plans it can run. Their fields may be arrays, all but the schedule; chunks on an axis before

@@ -1,8 +1,9 @@
 """A software stack with those of its kernels that run on a GPU, for a model.
 
-Idea   Megatron-Core's own choice of attention and dispatcher is for H100s. Where these cannot run there are
-       others, and a user wants a plan that runs. So a stack that nobody changed is fitted; what is asked for
-       by name stays, and is refused where it cannot be launched (ndparallel/launch_flags).
+Idea   Megatron-Core's own choice of attention and dispatcher is for H100s, and its ring over cp ranks for
+       attention that sees all. Where these cannot run there are others, and a user wants a plan that runs.
+       So a stack that nobody changed is fitted; what is asked for by name stays, and is refused where it
+       cannot be launched (ndparallel/launch_flags).
 Limit  What stands for a published run is not fitted: it ran.
 """
 
@@ -29,7 +30,17 @@ def software_on(name: str, hardware: Hardware, shape: ModelShape) -> Stack:
         stack,
         attention=fitting_kernel(stack.attention, hardware, shape),
         dispatcher=dispatcher_on(hardware) if shape.experts else stack.dispatcher,
+        context_parallel=way_over_cp(stack.context_parallel, shape),
     )
+
+
+def way_over_cp(way: str, shape: ModelShape) -> str:
+    """The way of keys and values over cp ranks, or where Transformer Engine does not have it for a model's
+    windows or sinks another one (attn_forward_func_with_cp in its
+    pytorch/attention/dot_product_attention/context_parallel.py)."""
+    if any(heads.sinks for heads in shape.with_heads):
+        return "all-to-all"
+    return "all-gather" if shape.window and not shape.chunked else way
 
 
 def dispatcher_on(hardware: Hardware) -> str:
