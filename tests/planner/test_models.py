@@ -815,6 +815,35 @@ def test_a_null_that_transformers_computes_is_as_good_as_no_key(key):
 
 
 @pytest.mark.parametrize(
+    ("model_type", "word"),
+    [  # the defaults of transformers 5.24, models/*/configuration_*.py
+        ("llama", "silu"),
+        ("arcee", "relu2"),
+        ("gemma", "gelu_pytorch_tanh"),
+        ("nanochat", "relu2"),
+        ("apertus", "xielu"),
+        ("gpt2", "gelu_new"),
+        ("gpt_bigcode", "gelu_pytorch_tanh"),
+        ("gpt_neox", "gelu"),
+        ("codegen", "gelu_new"),
+        ("opt", "relu"),
+        ("nemotron", "relu2"),
+        ("jais2", "relu2"),
+        ("starcoder2", "gelu_pytorch_tanh"),
+        ("phi", "gelu_new"),
+        ("cohere", "silu"),
+    ],
+)
+def test_a_file_without_an_activation_has_that_of_its_class_and_says_so(model_type, word):
+    beside = {"n_positions": 64, "ffn_dim": 40, "activation_function": None}
+    without = shape_of(tiny(model_type, hidden_act=None, **beside), "m", "")
+    key = "activation_function" if model_type == "opt" else "hidden_act"
+    given = shape_of(tiny(model_type, **beside | {"hidden_act": None, key: word}), "m", "")
+    assert replace(without, notes=()) == replace(given, notes=())
+    assert f'is not given: "{word}", as ' in " ".join(without.notes)
+
+
+@pytest.mark.parametrize(
     "content, sentence",
     [
         (b"\xff\xfe{}", "byte 0 is not UTF-8"),

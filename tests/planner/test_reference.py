@@ -61,7 +61,7 @@ def test_what_a_file_leaves_out_is_what_the_class_of_transformers_has(model_type
     named = getattr(transformers, family.class_name, None)
     config = (named() if named else transformers.AutoConfig.for_model(model_type)).to_dict()
     config |= config.get("text_config") or {}
-    for field, value in family.defaults.items():
+    for field, value in family.class_defaults().items():
         keys = {**SPELLINGS, **family.spellings}[field]
         known = [config[key] for key in keys if key in config]
         if known and not isinstance(value, ConfigRule) and (model_type, field) not in COMPUTED:

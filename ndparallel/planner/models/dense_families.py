@@ -96,7 +96,7 @@ SEED_OSS = Family(
     spellings={"output_bias": ("attention_out_bias",)},
     bias_flags={"attention_bias": ("qkv",), "output_bias": ("output",), "mlp_bias": ("mlp",)},
 )
-ARCEE = replace(LLAMA, class_name="ArceeConfig", activations=PLAIN_ACTIVATIONS)
+ARCEE = replace(LLAMA, class_name="ArceeConfig", hidden_act="relu2", activations=PLAIN_ACTIVATIONS)
 INTERNLM3 = replace(
     LLAMA,
     class_name="InternLM3Config",
@@ -171,6 +171,7 @@ HYPERCLOVAX = replace(
 GEMMA = Family(
     "GemmaConfig",
     {"head_dim": 256, "tied": True, "attention_bias": False},
+    hidden_act="gelu_pytorch_tanh",
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     zero_centered=True,
 )
@@ -183,6 +184,7 @@ GLM = Family(
 NANOCHAT = Family(
     "NanoChatConfig",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
+    hidden_act="relu2",
     activations=PLAIN_ACTIVATIONS,
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="unscaled",
@@ -210,6 +212,7 @@ EXAONE = replace(
 APERTUS = replace(
     LLAMA,
     class_name="ApertusConfig",
+    hidden_act="xielu",
     activations={"xielu": "xielu"},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",

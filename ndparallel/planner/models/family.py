@@ -55,7 +55,8 @@ class Family:
     `bias_flags` where the flag says so; `latent`, `linear` and `experts` read their part, and `words` gives
     further fields of the ModelShape.
 
-    `activation` is given where no key says it; else `activations` translates the key's word. Where a file
+    `activation` is given where no key says it; else `activations` translates the key's word, or where a file
+    has none `hidden_act`. Where a file
     has a window, every layer has it, or all but one in `full_every`: the last of these, or the first; with
     `rotates_windows_alone` only layers with a window then have positions. Norms of `zero_centered` ones
     multiply by 1 + weight.
@@ -65,6 +66,7 @@ class Family:
     defaults: Mapping[str, Any]
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     activation: str = ""
+    hidden_act: str = "silu"  # the class's own word
     activations: Mapping[str, str] = field(default_factory=lambda: GATED_ACTIVATIONS)
     norm: str = "rmsnorm"
     position: str = "rotary"
@@ -87,3 +89,7 @@ class Family:
     words: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     must: Mapping[str, Any] = field(default_factory=dict)
     reads_layers: bool = False  # what layers have of their own in per_layer_config
+
+    def class_defaults(self) -> Mapping[str, Any]:
+        """What a file may leave out."""
+        return {"activation": self.hidden_act, **self.defaults}

@@ -70,7 +70,7 @@ def shape_of(entries: Mapping[str, Any], name: str, source: str) -> ModelShape:
         raise UserError("model_type is missing.")
     family = family_of(text["model_type"])
     refuse_variants(text, family)
-    config = Config(text, family.defaults, family.class_name, family.spellings)
+    config = Config(text, family.class_defaults(), family.class_name, family.spellings)
     shape = ModelShape(name=name, source=source, **build(config, family))
     return replace(shape, notes=(*dict.fromkeys(config.notes), *remarks(entries, shape)))
 

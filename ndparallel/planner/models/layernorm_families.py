@@ -26,6 +26,7 @@ from ndparallel.planner.models.family import (
 GPT2 = Family(
     "GPT2Config",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "ffn": FOUR_TIMES, "tied": True},
+    hidden_act="gelu_new",
     activations=PLAIN_ACTIVATIONS,
     norm="layernorm",
     position="learned",
@@ -41,6 +42,7 @@ def bigcode_words(config: Config) -> Mapping[str, Any]:
 GPT_BIGCODE = replace(
     GPT2,
     class_name="GPTBigCodeConfig",
+    hidden_act="gelu_pytorch_tanh",
     defaults={**GPT2.defaults, "multi_query": True},
     words=bigcode_words,
 )
@@ -73,6 +75,7 @@ GPT_NEOX = Family(
         "attention_bias": True,
         "parallel_residual": True,
     },
+    hidden_act="gelu",
     activations=PLAIN_ACTIVATIONS,
     norm="layernorm",
     biases=("mlp", "norm"),
@@ -82,6 +85,7 @@ GPT_NEOX = Family(
 GPTJ = Family(
     "GPTJConfig",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "ffn": FOUR_TIMES, "tied": False},
+    hidden_act="gelu_new",
     activations=PLAIN_ACTIVATIONS,
     norm="layernorm",
     biases=("mlp", "norm", "head"),
@@ -152,6 +156,7 @@ OPT = Family(
     "OPTConfig",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": True, "embedding_width": AS_HIDDEN},
     spellings={"ffn": ("ffn_dim",)},
+    hidden_act="relu",
     activations=PLAIN_ACTIVATIONS,
     norm="layernorm",
     position="learned",
@@ -167,6 +172,7 @@ OPT = Family(
 NEMOTRON = Family(
     "NemotronConfig",
     {"head_dim": PER_HEAD, "tied": False, "attention_bias": False, "mlp_bias": False},
+    hidden_act="relu2",
     activations=PLAIN_ACTIVATIONS,
     norm="layernorm",
     biases=("norm",),
@@ -206,6 +212,7 @@ STARCODER2 = Family(
     "Starcoder2Config",
     {"head_dim": PER_HEAD, "tied": True, "bias": True},
     spellings={"bias": ("use_bias",)},
+    hidden_act="gelu_pytorch_tanh",
     activations=PLAIN_ACTIVATIONS,
     norm="layernorm",
     biases=("norm",),
@@ -232,6 +239,7 @@ STABLELM = Family(
 PHI = Family(
     "PhiConfig",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False},
+    hidden_act="gelu_new",
     activations=PLAIN_ACTIVATIONS,
     norm="layernorm",
     biases=(*ALL_BUT_THE_HEAD, "head"),
