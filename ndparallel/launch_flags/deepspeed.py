@@ -213,6 +213,11 @@ RULES = (
         "take --tp 1 --pp 1",
         lambda job, plan: (plan.cp > 1) & ((plan.tp > 1) | (plan.pp > 1)),
     ),
+    never(  # get_shard_size in deepspeed/module_inject/tp_shard.py leaves the other ranks none
+        "attention for tp={plan.tp}, more ranks than {job.shape.kv_heads} KV heads",
+        "take at most --tp {job.shape.kv_heads}",
+        lambda job, plan: plan.tp > job.shape.kv_heads,
+    ),
     never(
         "ZeRO-3 of experts that ep ranks share beside Ulysses over cp={plan.cp}",
         "take --zero 0, 1 or 2",

@@ -18,6 +18,7 @@ from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.deepspeed import FILE, emit_deepspeed, nested
 from ndparallel.launch_flags.deepspeed_notes import NOT_MODELLED
+from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.frozen import frozen
 from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.reading import Beside, Reading
@@ -853,3 +854,14 @@ def test_model_and_sequence_beside_a_file_overrule_it_and_adapters_are_added(tmp
     assert "give --lora" not in said and "how long sequences are" not in said
     assert main([*command, "--tp", "2"]) == 2
     assert "--tp is the business of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("model", "most"), [("llama-3-8b", 8), ("qwen2.5-7b", 4), ("gpt2", 12)])
+def test_tp_ranks_that_autotp_would_leave_without_heads_are_refused(model, most):
+    """Of KV heads the first ranks have one more (get_shard_size in deepspeed/module_inject/tp_shard.py)."""
+    shape = preset(model)
+    job = TrainingJob(shape, H100, find_stack("deepspeed"), 1024, 64)
+    for tp in (tp for tp in range(1, shape.heads + 1) if not [*why_not(job, Plan(tp=tp))]):
+        slices = [shape.kv_heads // tp + (rank < shape.kv_heads % tp) for rank in range(tp)]
+        refused = bool(FRAMEWORKS["deepspeed"].refusal(job, Plan(tp=tp, dp=8)))
+        assert refused == (min(slices) == 0) == (tp > most)
