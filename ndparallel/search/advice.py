@@ -2,19 +2,20 @@
 plan that search finds.
 
 Idea   The guides' rules (ndparallel.search.guide_rules) end in plans; the fastest of those that fit is what
-       they advise, and a search says how far it is from the best.
+       they advise, and a search says how far it is from the best. The search is that of `ndparallel plan`:
+       what its frameworks cannot launch is no answer of it, though a guide may end there.
 Cost   that of a search.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from ndparallel.launch_flags.frameworks import launched_by
+from ndparallel.launch_flags.frameworks import launched_by, one_has, with_own_jobs
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.search.guide_rules import GuideRules
 from ndparallel.search.guides import Branch
-from ndparallel.search.search import Found, check_job, search
+from ndparallel.search.search import Found, check_job, launchers, search
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Advice:
 
     @property
     def longer_than_best(self) -> float | None:
-        """Share of the best plan's step by which the advised one is longer."""
+        """Share of the best plan's step by which the advised one is longer; below 0 where it is shorter, and
+        cannot be launched."""
         return self.advised.seconds / self.found.best.seconds - 1 if self.advised else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def advise(job: TrainingJob, gpus: int) -> Advice:
     rules = GuideRules(job, gpus)
     plans = [plan for plan in rules.plans() if rules.fitting.holds(plan)]
     job = rules.job  # on the software as the guides switch it
-    found = search(job, gpus, also=plans, tight=True)
+    frameworks = with_own_jobs(launchers(job, {}), job)
+    found = search(job, gpus, also=[plan for plan in plans if one_has(frameworks, plan)], tight=True)
     answers = sorted((predict(job, plan) for plan in plans), key=lambda each: each.seconds)
     return Advice(rules.branches, answers, found)

@@ -620,6 +620,13 @@ def test_advise_says_which_plans_cannot_be_launched_and_what_predictions_cannot_
     out = " ".join(printed(capsys, "advise", *mixture, "--software", "torchtitan").split())
     assert "Their plan cannot be launched by its framework: torchtitan 0.3.0 has no ZeRO-1" in out
     assert "longer than the best. " in out, "7%, which is no error of a comparison"
+    memory = ["--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64", "--software", "deepspeed"]
+    out = " ".join(printed(capsys, "advise", *memory).split())
+    assert "The search finds no plan that is faster than the guides'. Their plan cannot be launched" in out
+    searched = json.loads(printed(capsys, "plan", *memory, "--json"))["plans"][0]
+    advised = json.loads(printed(capsys, "advise", *memory, "--json"))
+    assert advised["best"]["name"] == searched["name"] and searched["launched_by"] == ["deepspeed"]
+    assert advised["advised"]["launched_by"] == [] and advised["longer_than_best_ratio"] < 0
     close = ["--model", "llama-3-70b", "--hardware", "a100-40", "--gpus", "64", "--global-batch", "100"]
     out = " ".join(printed(capsys, "advise", *close).split())
     assert "longer than the best, which predictions cannot tell apart." in out and "launched by" not in out
