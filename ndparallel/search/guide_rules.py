@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import gcd
 
 from gpu import si
+from ndparallel.base.words import listed
 from ndparallel.launch_flags.untaken_options import with_rows_beside
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import divisors
@@ -123,9 +124,9 @@ class GuideRules:
 
     def filled(self, plan: Plan) -> Plan:
         """The largest microbatch that fits; where none does, recomputation."""
-        way = ("DP", "DP and ZeRO-1", "", "FSDP")[plan.zero]
-        beside = f"TP{plan.tp} and " * (plan.tp > 1) + f"CP{plan.cp} and " * (plan.cp > 1)
-        question = f"largest microbatch for {beside}{way}?"
+        ways = [f"{name.upper()}{degree}" for name in ("tp", "cp") if (degree := getattr(plan, name)) > 1]
+        ways.append(("DP", "ZeRO-1", "", "FSDP")[plan.zero])
+        question = f"largest microbatch for {listed(ways)}?"
         if found := self.fitting.largest_microbatch(plan):
             follows = f"{found.micro_batch}{again(found.recompute)}"
             self.ask(TORCHTITAN, question, follows, micro_batch=found.micro_batch)

@@ -65,7 +65,7 @@ def test_the_guides_end_in_a_plan_that_fits_for_a_sequence_that_no_gpu_holds_alo
 def test_a_microbatch_is_asked_for_by_the_degrees_that_it_is_shared_by():
     rules = GuideRules(replace(LLAMA, sequence=8192), 16)
     rules.filled(Plan(tp=2, cp=2, dp=4, zero=1))
-    assert rules.branches[-1].question == "largest microbatch for TP2 and CP2 and DP and ZeRO-1?"
+    assert rules.branches[-1].question == "largest microbatch for TP2, CP2 and ZeRO-1?"
 
 
 def test_a_way_that_cannot_be_is_not_told_as_one_that_does_not_fit():
