@@ -18,6 +18,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count, listed
+from ndparallel.engines.forking import map_in_forks
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
 from ndparallel.launch_flags.megatron_rules import precision_aware
 from ndparallel.parallel.divisibility import divisors
@@ -258,14 +259,23 @@ def more_expert_ranks(job: TrainingJob, plan: Plan) -> Iterator[Change]:
 def remedies_of_search(space: SearchSpace) -> list[Remedy]:
     """What makes some plan of a space's job fit, and the fewest GPUs on which one does; each with its fastest
     plan."""
-    found = []
-    for kind, change in JOBS:
-        changed, _ = change.apply(space.job, Plan())
-        if changed != space.job:
-            options = [(change.option, replace(space, job=changed)), *by_others(change, space, changed)]
-            bests = ((option, best_or_none(one)) for option, one in options)
-            found += [Remedy(kind, change.words, option, best) for option, best in bests if best]
+    asked = [(kind, change, *each) for kind, change in JOBS for each in changed_spaces(change, space)]
+    bests = map_in_forks(best_or_none, [changed for *_, changed in asked])
+    found = [
+        Remedy(kind, change.words, option, best)
+        for (kind, change, option, _), best in zip(asked, bests)
+        if best
+    ]
     return in_order([*launched_first(found), *with_all_memory(space), *more_gpus(space)])
+
+
+def changed_spaces(change: Change, space: SearchSpace) -> list[tuple[str, SearchSpace]]:
+    """The space with its job changed, and the option for it; where its frameworks take no such job, those of
+    others, too."""
+    job, _ = change.apply(space.job, Plan())
+    if job == space.job:
+        return []
+    return [(change.option, replace(space, job=job)), *by_others(change, space, job)]
 
 
 def by_others(change: Change, space: SearchSpace, job: TrainingJob) -> list[tuple[str, SearchSpace]]:

@@ -625,8 +625,8 @@ def test_advise_says_which_plans_cannot_be_launched_and_what_predictions_cannot_
     assert "The search finds no plan that is faster than the guides'. Their plan cannot be launched" in out
     searched = json.loads(printed(capsys, "plan", *memory, "--json"))["plans"][0]
     advised = json.loads(printed(capsys, "advise", *memory, "--json"))
-    assert advised["best"]["name"] == searched["name"] and searched["launched_by"] == ["deepspeed"]
-    assert advised["advised"]["launched_by"] == [] and advised["longer_than_best_ratio"] < 0
+    assert advised["best"]["name"] == searched["name"] and "deepspeed" in searched["launched_by"]
+    assert "deepspeed" not in advised["advised"]["launched_by"] and advised["longer_than_best_ratio"] < 0
     close = ["--model", "llama-3-70b", "--hardware", "a100-40", "--gpus", "64", "--global-batch", "100"]
     out = " ".join(printed(capsys, "advise", *close).split())
     assert "longer than the best, which predictions cannot tell apart." in out and "launched by" not in out
