@@ -56,10 +56,9 @@ class Family:
     further fields of the ModelShape.
 
     `activation` is given where no key says it; else `activations` translates the key's word, or where a file
-    has none `hidden_act`. Where a file
-    has a window, every layer has it, or all but one in `full_every`: the last of these, or the first; with
-    `rotates_windows_alone` only layers with a window then have positions. Norms of `zero_centered` ones
-    multiply by 1 + weight.
+    has none `hidden_act`. Where a file has a window, every layer has it, or all but one in `full_every`: the
+    last of these, or the first; with `rotates_windows_alone` only layers with a window then have positions.
+    Norms of `zero_centered` ones multiply by 1 + weight.
     """
 
     class_name: str
