@@ -18,7 +18,7 @@ Glossary
                 (FSDP)
     dense       without experts
 
-Run     python 4d_combined.py    and with --tp 4 --pp 2, --gpus 16, --sweep (layouts, orders, zero, capacity)
+Run     python 4d_combined.py    and with --tp 4 --pp 2, --sweep (layouts, orders, zero, capacity, folding)
 """
 
 import sys
@@ -36,8 +36,8 @@ from ndparallel.lessons.combined import (
     share,
     strategies_for,
     twice_as_long,
-    with_experts,
 )
+from ndparallel.lessons.expert_parallel import mixture
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.main import main
 from ndparallel.model.units import Unit
@@ -105,7 +105,7 @@ STRATEGIES = [
     grid(train, "TP only", tp=all_gpus),
     grid(train, "PP only", pp=all_gpus),
     grid(train, "TP outermost", tp=2, pp=2, dp=share(4), order=BAD_ORDER),
-    grid(train, "with experts, EP", {"model": with_experts}, tp=2, pp=2, dp=share(4), ep=share(4)),
+    grid(train, "with experts, EP", {"model": mixture}, tp=2, pp=2, dp=share(4), ep=share(4)),
     grid(train, "CP2 x TP2 x DP{dp}, 2x sequence", LONG, cp=2, tp=2, dp=share(4)),
 ]
 

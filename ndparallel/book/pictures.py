@@ -37,8 +37,9 @@ from ndparallel.drawing.svg_work import draw_work
 from ndparallel.drawing.svg_zigzag import draw_zigzag
 from ndparallel.engines.task import RankResult
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.lessons.combined import grid, with_experts
+from ndparallel.lessons.combined import grid
 from ndparallel.lessons.comparison import one_run
+from ndparallel.lessons.expert_parallel import mixture
 from ndparallel.lessons.options import add_common_options, hardware_from
 from ndparallel.lessons.registry import LESSONS, ROOT, load
 from ndparallel.lessons.runner import Runner, entry_of
@@ -176,7 +177,7 @@ def blocks_met(results: Sequence[RankResult]) -> list[list[int]]:
 def experts(engine: str) -> str:
     """Draw the first layer of 4 GPUs that share 8 experts."""
     lesson = load("4d_combined")
-    strategy = grid(lesson.strategies[0].program, "EP", {"model": with_experts}, dp=4, ep=4)
+    strategy = grid(lesson.strategies[0].program, "EP", {"model": mixture}, dp=4, ep=4)
     with Runner(find_hardware("pocket"), engine) as runner:
         _, results = runner.measured(entry_of(strategy, Job(**lesson.defaults), 4))
     return draw_experts([result.value.routed[0]["layers.0", 0].sent_rows for result in results])

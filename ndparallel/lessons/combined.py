@@ -13,6 +13,7 @@ from ndparallel.base.functions import file_in
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import compare_durations, count, listed
 from ndparallel.engines.time_limit import in_time
+from ndparallel.lessons.expert_parallel import mixture
 from ndparallel.lessons.lesson import Lesson, Own, Program, Strategy
 from ndparallel.lessons.runner import Entry, Runner, entry_of
 from ndparallel.lessons.sweeps import (
@@ -90,10 +91,6 @@ def all_gpus(gpus: int) -> int:
     return gpus
 
 
-def with_experts(job: Job, mesh: Mesh) -> ModelConfig:
-    return job.model.replace(experts=8, top_k=2)
-
-
 def half_as_many(job: Job, mesh: Mesh) -> int:
     """Halve the sequences, which are twice as long, where they can be shared out: the tokens stay as many."""
     return job.batch // 2 if job.batch % (2 * mesh.dp) == 0 else job.batch
@@ -121,11 +118,15 @@ def strategies_for(lesson: Lesson, arguments: argparse.Namespace) -> list[Strate
         )
     told = [f"{axis.upper()}{degree}" for axis, degree in asked.items() if degree > 1 or axis == "etp"]
     name = " x ".join(told) or "one GPU"
-    changes = {"model": with_experts} if asked.get("ep", 1) > 1 or "etp" in asked else {}
-    layout = grid(lesson.strategies[0].program, name, changes, order=arguments.order, **asked)
+    layout = grid(lesson.strategies[0].program, name, with_experts(asked), order=arguments.order, **asked)
     if arguments.order != DEFAULT_ORDER:
         refuse_order_of_one_axis(layout, arguments.gpus)
     return [layout]
+
+
+def with_experts(degrees: dict[str, Any]) -> dict:
+    """Return the model of a layout that says who shares experts: one that has some."""
+    return {"model": mixture} if degrees.get("ep", 1) != 1 or "etp" in degrees else {}
 
 
 def refuse_order_of_one_axis(layout: Strategy, gpus: int) -> None:
@@ -150,7 +151,7 @@ def as_layout(lesson: Lesson, name: str, words: str, function: Callable, gpus: i
             raise unknown(f"key of the layout that {words} returned:", str(key), known)
     changes = {name: value for name, value in returned.items() if name in OF_THE_JOB}
     degrees = {name: value for name, value in returned.items() if name not in OF_THE_JOB}
-    return grid(lesson.strategies[0].program, name, changes, **degrees)
+    return grid(lesson.strategies[0].program, name, with_experts(degrees) | changes, **degrees)
 
 
 LAYOUT = Own(
@@ -167,7 +168,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option = layout.add_argument
     for axis, what in SHARED_BY.items():
         option(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what}")
-    option("--etp", type=int, metavar="N", help="GPUs that share each expert: 1 is none (default as --tp)")
+    option("--etp", type=int, metavar="N", help="GPUs that cut each expert; 1 leaves it whole (default tp)")
     option(
         "--order",
         default=DEFAULT_ORDER,
@@ -335,7 +336,7 @@ def capacities(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
 
 
 def at_capacity(lesson: Lesson, runner: Runner, job: Job, factor: float | None) -> Row:
-    experts = {"model": lambda job, mesh: with_experts(job, mesh).replace(capacity_factor=factor)}
+    experts = {"model": lambda job, mesh: mixture(job, mesh).replace(capacity_factor=factor)}
     entry = on_eight(lesson, job, experts, tp=2, pp=2, dp=2, ep=2)
     row, results = row_and_results(runner, entry, COLUMNS, capacity_factor=factor)
     del row["speedup"]  # one GPU alone drops other choices: it is no measure here
@@ -351,12 +352,12 @@ def folding(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     def sentence(first: Row, last: Row) -> str:
         return cut_or_whole(*quarters) if len(quarters) == 2 else "What does not fit into memory has no step."
 
-    title = "TP2 x PP2 x DP2 with 8 experts: each cut over etp GPUs, all shared out over ep"
+    title = "TP2 x PP2 x DP2 with experts: each cut over etp GPUs, all shared out over ep"
     return Sweep(title, rows, sentence_of_first_and_last(rows, sentence))
 
 
 def with_experts_over(lesson: Lesson, runner: Runner, job: Job, etp: int, ep: int) -> Row:
-    entry = on_eight(lesson, job, {"model": with_experts}, tp=2, pp=2, dp=2, ep=ep, etp=etp)
+    entry = on_eight(lesson, job, {"model": mixture}, tp=2, pp=2, dp=2, ep=ep, etp=etp)
     row, results = row_and_results(runner, entry, COLUMNS, etp=etp, ep=ep)
     return row | {"busiest to mean": routing_figures(results)["busiest to mean"]}
 

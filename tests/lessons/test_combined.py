@@ -11,6 +11,7 @@ import pytest
 from gpu import SEND, si
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import parser_of
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner
 from ndparallel.lessons.table import run_lesson
@@ -31,6 +32,18 @@ def test_experts_run_on_sixteen_gpus_too():
     assert job.mesh == Mesh(tp=2, pp=2, dp=4, ep=4)
     loss, gradient = loss_and_gradient_difference(run(own, Job(model=DENSE), 16), job)
     assert loss <= 1e-5 and gradient <= 1e-5
+
+
+@pytest.mark.parametrize("options", [[], ["--ep", "2"], ["--tp", "2", "--etp", "1"]], ids=str)
+def test_a_mixture_keeps_its_own_number_of_experts_and_a_dense_model_gets_eight(options):
+    lesson = load(LESSON)
+    layouts = lesson.strategies_for(lesson, parser_of(lesson, "4d").parse_args(options))
+    layout = layouts[0] if options else lesson.strategy("with experts, EP")
+    for experts, top_k in ((4, 1), (16, 4)):
+        own = SMALL.replace(layers=2, heads=8, experts=experts, top_k=top_k)
+        assert layout.job(Job(model=own), 8).model == own
+    dense = layout.job(Job(model=SMALL.replace(layers=2, heads=8)), 8).model
+    assert (dense.experts, dense.top_k) == (8, 2)
 
 
 def test_zero_2_and_fsdp_pay_for_every_microbatch():

@@ -117,6 +117,15 @@ def test_the_pages_examples_equal_one_gpu_on_every_engine(capsys, file, lesson, 
     assert found["speedup"] > 1
 
 
+@pytest.mark.parametrize(("degrees", "experts"), [({"etp": 1}, 8), ({"ep": 2}, 8), ({"ep": 1}, 0)], ids=str)
+def test_a_layout_that_says_who_shares_experts_has_some(capsys, tmp_path, degrees, experts):
+    path = tmp_path / "mine.py"
+    path.write_text(f"def mine(gpus):\n    return {{'tp': 2, 'dp': gpus // 2, **{degrees}}}\n")
+    found = row(capsys, "4d", f"{path}:mine", "--engine", "inline")
+    assert found.get("model", {"experts": 0})["experts"] == experts
+    assert found["max_gradient_difference"] < 1e-5
+
+
 def test_what_one_gpu_does_not_compute_is_no_equal_row(capsys, file):
     assert (
         row(capsys, "1d", f"{file}:forgets_to_average", "--engine", "inline")["max_gradient_difference"] > 0.1
