@@ -18,12 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, check_whole
 from ndparallel.base.words import count, listed
 from ndparallel.drawing.palette import PARTS
 from ndparallel.drawing.timeline import on
 from ndparallel.lessons.options import hardware_from
-from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
+from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, OF_EXPERTS, SPANS, Mesh
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
 
@@ -80,6 +80,8 @@ def mesh_from(arguments: argparse.Namespace) -> Mesh:
     """The mesh that is asked for; what --gpus leaves is dp. Raises UserError, and says what would fit, where
     it does not fill the GPUs."""
     degrees = {axis: value for axis in WHAT if (value := getattr(arguments, axis)) is not None}
+    for axis, degree in degrees.items():
+        check_whole(axis, degree, words="a degree of parallelism is")
     # ep must divide what has dp, which may be yet to be found
     mesh = Mesh(order=arguments.order, **(degrees | {"ep": 1}))
     gpus, each = arguments.gpus or mesh.world_size, mesh.world_size // mesh.dp
@@ -109,7 +111,7 @@ def axes_of(mesh: Mesh) -> list[str]:
     names = [axis for axis in ("tp", "cp", "dp", "pp") if getattr(mesh, axis) > 1]
     if mesh.ep == 1 and mesh.etp == mesh.tp:
         return names
-    own = [axis for axis in mesh.expert_sizes if mesh.expert_sizes[axis] > 1]
+    own = [axis for axis in OF_EXPERTS.values() if mesh.expert_sizes[axis] > 1]
     return names + [axis for axis in own if axis != "etp" or mesh.etp < mesh.tp]
 
 
@@ -257,10 +259,16 @@ def notice(mesh: Mesh, hardware: Hardware) -> str:
         }
         sentences.append(f"tp, which talks several times in every layer, {where[links['tp']]}.")
     for order in orders(mesh) if mesh.dp > 1 else ():
-        its = links_of(replace(mesh, order=order), hardware)
-        if order.startswith(("dp", "ep")) and its != links:
+        other = replace(mesh, order=order)
+        its = links_of(other, hardware)
+        if is_innermost("dp", other) and its != links:
             changes = [
                 f"{axis} goes from {links[axis]} to {its[axis]}" for axis in links if its[axis] != links[axis]
             ]
             return " ".join([*sentences, f"With dp innermost ({order}) {listed(changes)}."])
     return " ".join(sentences) or "these links are the same in every order that has dp innermost."
+
+
+def is_innermost(axis: str, mesh: Mesh) -> bool:
+    """Whether neighbouring ranks differ on this axis, of those that are no second view for experts."""
+    return next(name for name, size in mesh.sizes.items() if size > 1) == axis

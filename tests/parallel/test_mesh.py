@@ -238,6 +238,22 @@ def test_one_order_is_told_for_every_way_to_use_the_links(capsys):
     assert {tuple(entry["links"].values()) for entry in told} == every and len(told) == len(every) == 3
 
 
+def test_every_order_is_told_with_its_own_links_of_experts_axes(capsys):
+    """Whichever of etp, ep and expert_dp an order counts first."""
+    told = described(capsys, "--tp", "4", "--dp", "4", "--ep", "2", "--etp", "2")["orders"]
+    assert len(told) > 3
+    for entry in told:
+        mesh = Mesh(tp=4, dp=4, ep=2, etp=2, order=entry["order"])
+        assert list(entry["links"]) == ["tp", "dp", "etp", "ep", "expert_dp"]
+        assert entry["links"] == {axis: mesh.link(axis, POCKET) for axis in entry["links"]}
+
+
+def test_ep_innermost_is_no_dp_innermost(capsys):
+    """In ep-tp-dp neighbours share matrices; in ep-dp-tp they share the batch."""
+    _, out, _ = command(capsys, "--tp", "4", "--dp", "2", "--ep", "4", "--etp", "2")
+    assert "With dp innermost (ep-dp-tp-cp-pp) tp goes from inside to both" in " ".join(out.split())
+
+
 def test_the_drawing_shows_every_gpu_where_it_stands(capsys):
     code, out, _ = command(capsys, *EIGHT)
     lines = out.splitlines()
@@ -296,6 +312,7 @@ def test_what_the_gpus_leave_is_dp(capsys):
             "ep=3 does not divide dp=8, whose ranks the experts are spread over; ep can be 1, 2, 4, 8.",
         ),
         (["--tp", "-1"], "tp is -1; a degree of parallelism is at least 1."),
+        (["--tp", "2", "--etp", "0"], "etp is 0; a degree of parallelism is at least 1."),
         (["--gpus", "0"], "0 GPUs cannot train anything"),
         (["--gpus-per-node", "0"], "a node of 0 GPUs does not exist"),
     ],
