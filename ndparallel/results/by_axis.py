@@ -23,7 +23,7 @@ from ndparallel.results.measure import KIND, length, minus, union
 
 TRAFFIC = (SEND, RECEIVE, COLLECTIVE, WAIT)
 AXES = ("tp", "cp", "ep", "pp", "dp")
-NAMES = {"dp_cp": "dp", "expert_dp": "dp", "etp": "tp", "tied": "pp", "tp_cp": "cp", "p2p": "pp"}
+NAMES = {"dp_cp": "dp", "expert_dp": "dp", "etp": "tp", "tied": "pp", "tp_cp": "ep", "p2p": "pp"}
 
 
 @lru_cache

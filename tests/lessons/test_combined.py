@@ -142,10 +142,19 @@ def test_of_longer_sequences_there_are_fewer_where_dp_can_share_them_and_so_as_m
     assert (job.batch, job.model.sequence) == (sequences, 2 * Job().model.sequence)
 
 
-def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
-    results = run(strategy(LESSON, "CP2 x TP2 x DP2, 2x sequence"), Job(model=DENSE), 8)
+@pytest.mark.parametrize(
+    ("mesh", "axes"),
+    [
+        (Mesh(cp=2, tp=2, dp=2), {"tp", "cp", "dp"}),
+        (Mesh(tp=4, dp=2, ep=2, etp=2), {"tp", "ep", "dp"}),  # what a router counts over tp is no cp
+    ],
+    ids=repr,
+)
+def test_whatever_is_sent_belongs_to_an_axis_of_the_mesh(mesh, axes):
+    model = DENSE.replace(experts=4 if mesh.ep > 1 else 0)
+    results = run(on_mesh(LESSON, "TP2 x PP2 x DP2", mesh), Job(model=model), 8)
     rows = hierarchy(results, POCKET)
-    assert {row["axis"] for row in rows} == {"tp", "cp", "dp"}
+    assert {row["axis"] for row in rows} == axes
     sent = sum(event[BYTES] for result in results for event in result.events if event[KIND] == SEND)
     assert sum(row["sent_bytes"] for row in rows) == pytest.approx(sent / 8)
 
@@ -315,11 +324,11 @@ def test_what_zero_2_and_3_share_out_comes_back_as_buffers():
 def test_whole_experts_over_all_ranks_send_a_row_once_where_cut_ones_hand_it_on_over_tp():
     """Of R rows that a rank sends each way, ep=2 takes half to the other rank, and then tp all of them to the
     other slice. Whole experts on all four ranks take three quarters, and nothing more."""
-    sent, job = {}, Job(model=SMALL.replace(experts=8, top_k=2), batch=2, sizes_only=True)
+    model = SMALL.replace(experts=8, top_k=2, balance_loss=0.0)
+    sent, job = {}, Job(model=model, batch=2, sizes_only=True)
     for mesh in (Mesh(tp=2, dp=2, ep=2), Mesh(tp=2, dp=2, ep=4, etp=1)):
         results = run(on_mesh(LESSON, "TP2 x PP2 x DP2", mesh), job, 4)
         sent[mesh.etp] = {row["axis"]: row["sent_bytes"] for row in hierarchy(results, POCKET)}
-    model = job.model
     rows = model.sequence // 2 * model.top_k  # a sequence on each dp rank
     each_way = 4 * model.layers * rows * model.hidden * 4  # forward and backward, there and back
     assert sent[2]["ep"] == pytest.approx(each_way / 2, rel=0.01)  # beside the counts of rows

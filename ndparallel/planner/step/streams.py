@@ -27,7 +27,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.ports import Round
 
-DATA = ("experts_dp", "shards", "replicas", "to_host", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
+DATA = ("experts_dp", "shards", "replicas", "to_host", "ends", "dp_cp", "expert_dp")
 SHARDS = ("shards", "experts_dp")
 # what these have summed, replicas sum, and the host takes
 BEFORE = {"replicas": SHARDS, "to_host": (*SHARDS, "replicas")}
