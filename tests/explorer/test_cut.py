@@ -35,7 +35,9 @@ def test_the_pages_numbers_are_those_of_its_command(capsys, setup):
 @pytest.mark.parametrize("setup", SETUPS[:3], ids=str)
 def test_the_parts_of_the_step_are_the_step(setup):
     answer = cut.answer(setup)
-    seconds = sum(part["seconds"] for part in answer["parts"])
+    parts = {part["name"]: part["seconds"] for part in answer["parts"]}
+    left_out = 0 if "bubble" in parts else answer["row"]["bubble_seconds"]  # what the table shows as 0
+    seconds = sum(parts.values()) + left_out
     assert seconds == pytest.approx(answer["row"]["step_seconds"], rel=1e-9)
 
 
