@@ -71,8 +71,20 @@ def test_every_element_is_counted_once_whoever_holds_it(mesh, tied, zero):
 
 
 @pytest.mark.parametrize("zero", range(4))
-@pytest.mark.parametrize("mesh", [Mesh(dp=4, ep=4), Mesh(tp=2, pp=2, dp=4, ep=2), Mesh(dp=4, ep=2)], ids=repr)
-def test_experts_are_counted_over_ep(mesh, zero):
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        Mesh(dp=4, ep=4),
+        Mesh(tp=2, pp=2, dp=4, ep=2),
+        Mesh(dp=4, ep=2),
+        Mesh(tp=2, dp=2, etp=1),  # all four ranks have all experts
+        Mesh(tp=2, cp=2, ep=4, etp=1),  # each has one
+        Mesh(tp=4, pp=2, ep=2, etp=2),
+        Mesh(tp=4, dp=2, ep=2, etp=2, order="dp-ep-tp"),
+    ],
+    ids=repr,
+)
+def test_experts_are_counted_once_wherever_they_are(mesh, zero):
     job = JOB.replace(model=SPARSE, microbatches=2 * mesh.pp, batch=16, zero=zero)
     results = run(on_mesh("4d_combined", "DP only", mesh), job, mesh.world_size)
     assert max(loss_and_gradient_difference(results, job)) <= 1e-14
