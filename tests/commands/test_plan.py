@@ -488,6 +488,16 @@ def test_an_option_cuts_experts_over_tp_as_a_what_if_does_and_a_search_keeps_to_
     assert (kept["etp"], free["etp"]) == (4, 1) and kept["step_seconds"] != free["step_seconds"]
 
 
+@pytest.mark.parametrize(("option", "word"), [("etp", "1"), ("context-parallel", "all-to-all")])
+def test_a_what_if_switches_what_the_lessons_own_software_has(capsys, option, word):
+    job = "--hardware pocket --software pocket --layers 2 --hidden 32 --heads 8 --ffn 88 --vocab 256 "
+    job += "--sequence 64 --experts 8 --expert-ffn 44 --top-k 2 "
+    job += "--gpus 8 --tp 2 --cp 2 --ep 2 --global-batch 8"
+    asked = answered(capsys, *job.split(), "--what-if", f"{option.replace('-', '_')}={word}")
+    given = answered(capsys, *job.split(), f"--{option}", word)
+    assert asked["what_if"][0]["step_seconds"] == given["step_seconds"] != asked["step_seconds"]
+
+
 def test_explain_prices_the_busiest_ranks_experts(capsys):
     options = "--model mixtral-8x7b --gpus 8 --ep 8 --global-batch 64 --routing-imbalance 1.3"
     assert main(["explain", *options.split()]) == 0
