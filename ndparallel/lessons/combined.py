@@ -368,7 +368,7 @@ def cut_or_whole(cut: Row, whole: Row) -> str:
     longer = compare_durations(whole["step_seconds"], cut["step_seconds"])
     return (
         f"A GPU has a quarter of the experts' weights with {here} and with {there}. With {there} it sends "
-        f"{whole['sent_bytes'] / cut['sent_bytes']:.2f}x the bytes, and the step {longer}: the busiest rank "
+        f"{whole['sent_bytes'] / cut['sent_bytes']:.2f}x the bytes, and the step {longer}. The busiest rank "
         f"has {whole['busiest to mean']:.2f}x the mean rank's rows, in place of "
         f"{cut['busiest to mean']:.2f}x."
     )

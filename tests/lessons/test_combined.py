@@ -343,6 +343,10 @@ def test_the_sweep_says_what_whole_experts_send_and_how_long_they_take():
     cut, whole = rows[2, 2], rows[1, 4]
     assert f"it sends {whole['sent_bytes'] / cut['sent_bytes']:.2f}x the bytes" in sweep.sentence
     assert whole["sent_bytes"] < 0.8 * cut["sent_bytes"]
+    faster = whole["step_seconds"] < cut["step_seconds"]
+    assert ("less" if faster else "longer") in sweep.sentence.split("the bytes")[1]
+    busiest = (f"{row['busiest to mean']:.2f}x" for row in (whole, cut))
+    assert "rank has {} the mean rank's rows, in place of {}.".format(*busiest) in sweep.sentence
     held = [rows[1, ep]["memory_bytes"] for ep in (1, 2, 4)]
     assert held == sorted(held, reverse=True) and rows[2, 1]["memory_bytes"] < held[0]
 
