@@ -47,8 +47,8 @@ class ExpertParallel(AxisOperators):
 
     @property
     def weight(self) -> float:
-        """What a gradient that sums up the tokens of all ep and etp ranks is divided by: then it is the mean
-        that other ranks have of a microbatch of their own, whose tokens tp ranks share."""
+        """How many microbatches an expert's gradient sums up. Rows come from ep * etp ranks, each of which
+        has 1/tp of a microbatch."""
         return self.size * self.etp.size / self.tp
 
     def sum_over_sequence(self, counts: np.ndarray) -> Handle:
