@@ -469,13 +469,21 @@ def test_shared_experts_compute_while_rows_travel():
         ({"experts": 6}, Mesh(dp=4, ep=4), "ep=4 cannot share out 6 experts evenly; ep can be 1, 2, 3, 6"),
         ({"top_k": 5}, Mesh(), "a token cannot go to 5 of 4 experts; top_k can be 1 to 4"),
         ({"capacity_factor": 0.0}, Mesh(), "the capacity factor is 0.0; it must be above 0"),
-        ({"expert_ffn": 6}, Mesh(tp=4), "tp=4 cannot cut experts of width 6"),
+        ({"expert_ffn": 6}, Mesh(tp=4), "^tp=4 cannot cut experts of width 6"),
+        ({"expert_ffn": 9}, Mesh(tp=4, etp=2), "^etp=2 cannot cut experts of width 9"),
+        ({"expert_ffn": 6}, Mesh(tp=4, etp=2), "^tp=4 cannot cut experts of width 6"),  # the shared one
         ({}, Mesh(tp=4, cp=8), "tp=4 cannot cut the tokens of a sequence, 2"),
     ],
 )
 def test_experts_that_cannot_be_cut_are_refused_in_a_sentence(changes, mesh, said):
     with pytest.raises(UserError, match=said):
         Job(model=replace(MOE, **changes), mesh=mesh)
+
+
+def test_whole_experts_may_have_a_width_that_tp_does_not_divide():
+    narrow = replace(MOE, expert_ffn=9, shared_experts=0)
+    assert Job(model=narrow, mesh=Mesh(tp=4, etp=1)).mesh.etp == 1
+    assert Job(model=replace(narrow, shared_experts=4), mesh=Mesh(tp=4, etp=1)).mesh.etp == 1
 
 
 def test_a_dense_model_is_what_it_was():

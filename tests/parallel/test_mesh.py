@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectives import Group
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
-from ndparallel.commands.mesh import headline
+from ndparallel.commands.mesh import axes_of, headline
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
@@ -320,6 +321,41 @@ def test_what_the_gpus_leave_is_dp(capsys):
 def test_sizes_that_do_not_fit_are_one_sentence_that_says_what_would(capsys, options, sentence):
     code, out, err = command(capsys, *options)
     assert (code, out) == (2, "") and sentence in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("mesh", "told"),
+    [
+        (Mesh(tp=2, dp=2), "tp 2 x dp 2"),
+        (Mesh(tp=2, dp=2, etp=1), "tp 2 x dp 2 (etp 1)"),
+        (Mesh(cp=2, dp=2, ep=4), "cp 2 x dp 2 (experts spread over 4 ranks of cp*dp: ep 4)"),
+        (Mesh(tp=4, ep=2, etp=2), "tp 4 (experts spread over 2 ranks of tp*dp/etp: ep 2, etp 2)"),
+    ],
+    ids=repr,
+)
+def test_the_first_line_says_where_experts_are(mesh, told):
+    assert f": {told}, on 1 node of 4;" in headline(mesh, POCKET)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axes"),
+    [
+        (Mesh(tp=2, dp=2), ["tp", "dp"]),
+        (Mesh(tp=2, dp=2, ep=2), ["tp", "dp", "ep"]),
+        (Mesh(tp=2, dp=2, etp=1), ["tp", "dp", "expert_dp"]),
+        (Mesh(tp=4, etp=2), ["tp", "etp", "expert_dp"]),
+    ],
+    ids=repr,
+)
+def test_axes_of_experts_are_told_where_they_are_other_ones(mesh, axes):
+    assert axes_of(mesh) == axes
+
+
+def test_experts_that_tp_cuts_use_the_group_of_tp():
+    """So their messages wait for those of the matrices, as on one stream."""
+    assert Mesh(tp=2, dp=2).expert_parts(3) == Group("tp", (2, 3))
+    assert Mesh(tp=4, dp=2, etp=2).expert_parts(3) == Group("etp", (2, 3))
+    assert Mesh(tp=2, dp=2, etp=1).expert_parts(3).size == 1
 
 
 @pytest.mark.parametrize(

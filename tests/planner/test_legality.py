@@ -85,6 +85,22 @@ def test_tp_cuts_experts_only_where_their_software_does():
     assert ["1408" in " ".join(each) for each in widths] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("cuts", "shared", "rules"),
+    [
+        (False, 0, []),
+        (True, 0, ["experts not divisible by tp"]),
+        (False, 1, ["experts not divisible by tp"]),  # which tp cuts in any case
+    ],
+)
+def test_tp_divides_the_width_of_experts_that_it_cuts(cuts, shared, rules):
+    assert MIXTRAL.shape.experts
+    narrow = replace(MIXTRAL.shape.experts, ffn=12, shared_experts=shared, shared_ffn=12)
+    stack = replace(MIXTRAL.stack, expert_tp=cuts)
+    job = replace(MIXTRAL, shape=replace(MIXTRAL.shape, experts=narrow), stack=stack)
+    assert broken(Plan(tp=8, dp=2), job) == rules
+
+
 def test_experts_that_tp_cuts_are_spread_over_the_ranks_that_tp_leaves():
     """Megatron-Core's world size is a multiple of etp*ep*pp (megatron/core/parallel_state.py)."""
     mixture, folded = replace(LLAMA, shape=find_model("deepseek-v3")), Plan(tp=8, cp=2, dp=4, ep=16)

@@ -188,6 +188,7 @@ def test_a_sweep_has_no_timeline_to_draw(option, capsys):
         ("1d_data_parallel", ["--gpus", "8"]),
         ("3d_pipeline_parallel", ["--strategy", "ZB-V"]),
         ("4d_combined", ["--tp", "4"]),
+        ("4d_combined", ["--etp", "1"]),
         ("4d_combined", ["--order", "dp-tp-cp-ep-pp"]),
     ],
 )
