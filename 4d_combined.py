@@ -3,15 +3,17 @@ of GPUs.
 
 Idea    Each dimension cuts something else: TP every matrix, CP every sequence, PP the depth, DP the batch, EP
         the experts. The grid has tp * cp * dp * pp GPUs; EP adds none, it spreads the experts over the ranks
-        of DP. They differ in how often they talk and how much, so the shape of the network decides who should
-        be neighbours: TP every layer, CP every attention, EP every layer of experts, PP every microbatch, DP
-        once a step. The rank program is 1D around 3D around 2D.
+        of CP and DP, and whole experts over those of TP too. They differ in how often they talk and how much,
+        so the shape of the network decides who should be neighbours: TP every layer, CP every attention, EP
+        every layer of experts, PP every microbatch, DP once a step. The rank program is 1D around 3D around
+        2D.
 Cost    Each dimension's own, on the links that its groups really have. The table under the table counts it
         from the run's events.
 Limit   Each dimension is stopped by something else: TP by heads and by the link, PP by the bubble, DP by
         memory and by the batch.
 
 Glossary
+    etp         GPUs that cut each expert: as many as TP, or 1, which leaves experts whole
     order       how ranks count through the grid, innermost first: neighbours share a node (Megatron's is
                 tp-cp-ep-dp-pp)
     ZeRO        what DP ranks share out: 0 nothing (DDP), 1 the optimizer, 2 gradients too, 3 weights too
