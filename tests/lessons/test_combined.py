@@ -198,6 +198,14 @@ def test_what_is_illegal_names_the_rule_it_breaks(argv, says, capsys):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("order", "group"), [("ep-dp", (0, 1)), ("dp-ep", (0, 4))])
+def test_ep_and_dp_are_two_axes_that_an_order_can_order(order, group):
+    lesson = load(LESSON)
+    options = ["--ep", "2", "--order", order]
+    (layout,) = lesson.strategies_for(lesson, parser_of(lesson, "4d").parse_args(options))
+    assert layout.mesh(8).group("ep", 0).ranks == group
+
+
 def test_any_legal_combination_runs_from_the_command_line(capsys):
     from ndparallel.lessons.main import main
 
