@@ -11,6 +11,7 @@ import pytest
 from gpu import SEND, si
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.combined import strategies_for
 from ndparallel.lessons.main import parser_of
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner
@@ -37,7 +38,7 @@ def test_experts_run_on_sixteen_gpus_too():
 @pytest.mark.parametrize("options", [[], ["--ep", "2"], ["--tp", "2", "--etp", "1"]], ids=str)
 def test_a_mixture_keeps_its_own_number_of_experts_and_a_dense_model_gets_eight(options):
     lesson = load(LESSON)
-    layouts = lesson.strategies_for(lesson, parser_of(lesson, "4d").parse_args(options))
+    layouts = strategies_for(lesson, parser_of(lesson, "4d").parse_args(options))
     layout = layouts[0] if options else lesson.strategy("with experts, EP")
     for experts, top_k in ((4, 1), (16, 4)):
         own = SMALL.replace(layers=2, heads=8, experts=experts, top_k=top_k)
@@ -202,7 +203,7 @@ def test_what_is_illegal_names_the_rule_it_breaks(argv, says, capsys):
 def test_ep_and_dp_are_two_axes_that_an_order_can_order(order, group):
     lesson = load(LESSON)
     options = ["--ep", "2", "--order", order]
-    (layout,) = lesson.strategies_for(lesson, parser_of(lesson, "4d").parse_args(options))
+    (layout,) = strategies_for(lesson, parser_of(lesson, "4d").parse_args(options))
     assert layout.mesh(8).group("ep", 0).ranks == group
 
 
