@@ -3,7 +3,8 @@
 Idea   The answers to some hundred questions: one change at a time around the layouts of 8 GPUs, schedules,
        collectives and a real plan. What occurs twice stands there once. The page looks answers up and
        computes nothing: a stop that it holds no answer for is grey.
-Limit  No search but one, and nothing that is placed by hand. Coordinates of pictures have DIGITS digits.
+Limit  No search but one, no experts that are folded over cp, and nothing that is placed by hand. Coordinates
+       of pictures have DIGITS digits.
 
 Glossary
     grid   the questions, by screen
@@ -80,7 +81,7 @@ def cuts() -> Iterator[Setup]:
         yield from (layout | {"microbatches": number} for number in (1, 2, 4, 8))
         yield from around(
             layout | {"microbatches": most_microbatches(layout)},
-            ep=(2, 4, 8),
+            ep=[ep for ep in (2, 4, 8) if 8 // (tp * pp * cp) % ep == 0],
             zero=(1, 2, 3),
             order=cut.ORDERS,
             gpus_per_node=(2, 8),
