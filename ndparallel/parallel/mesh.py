@@ -72,13 +72,11 @@ class Mesh:
         object.__setattr__(self, "order", self.whole_order())
 
     def check_experts(self) -> None:
-        stage = self.tp * self.cp * self.dp
-        ranks = stage // self.etp
+        ranks = self.tp * self.cp * self.dp // self.etp
         if ranks % self.ep:
-            folded = " With etp=1 experts are whole, and spread over tp, too." * (stage % self.ep == 0)
             raise UserError(
                 f"ep={self.ep} does not divide {self.spread_over}={ranks}, whose ranks the experts are "
-                f"spread over; ep can be {divisors_of(ranks)}.{folded}"
+                f"spread over; ep can be {divisors_of(ranks)}."
             )
 
     def whole_order(self) -> str:

@@ -167,10 +167,6 @@ def test_megatrons_order_keeps_tp_inside_and_dp_innermost_does_not():
             {"tp": 2, "cp": 3, "dp": 2, "ep": 5},
             "ep=5 does not divide cp*dp=6, whose ranks the experts are spread over; ep can be 1, 2, 3, 6.",
         ),
-        (
-            {"tp": 2, "dp": 2, "ep": 4},
-            "ep can be 1, 2. With etp=1 experts are whole, and spread over tp, too.",
-        ),
         ({"tp": 2, "dp": 2, "ep": 3, "etp": 1}, "ep=3 does not divide tp*dp=4, whose ranks"),
         ({"tp": 4, "dp": 2, "ep": 3, "etp": 2}, "ep=3 does not divide tp*dp/etp=4, whose ranks"),
         (
