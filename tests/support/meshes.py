@@ -37,12 +37,9 @@ EXPERT_MESHES = [
     Mesh(cp=2, dp=2, ep=2),
     Mesh(tp=2, cp=2, dp=2, ep=2),
     Mesh(tp=2, etp=1),
-    Mesh(tp=2, ep=2, etp=1),
     Mesh(tp=4, ep=2, etp=2),
-    Mesh(tp=2, dp=2, ep=2, etp=1),
     Mesh(tp=2, dp=2, ep=4, etp=1),
     Mesh(cp=2, dp=2, ep=4),
-    Mesh(tp=2, cp=2, dp=2, ep=4, etp=1),
     Mesh(tp=2, dp=2, ep=2, etp=1, order="dp-ep-tp"),
 ]
 MOE = replace(SMALL, layers=2, experts=4, top_k=2, expert_ffn=8, shared_experts=1)
