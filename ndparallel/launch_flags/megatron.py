@@ -130,7 +130,7 @@ def plan_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     refuse(RULES, job, plan)
     yield from numbers(plan, fields.DEGREES)
     yield from pipeline_flags(job, plan)
-    cut = plan.tp if job.stack.expert_tp else 1
+    cut = plan.etp(job.stack)
     yield f"{fields.EXPERT_TP} {cut}" if plan.tp > 1 and job.shape.experts else ""
     yield fields.SEQUENCE_PARALLEL if plan.sequence_parallel and plan.tp > 1 else ""
     yield from recompute_flags(job.stack, plan)

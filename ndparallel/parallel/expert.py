@@ -43,7 +43,7 @@ class ExpertParallel(AxisOperators):
     def on(cls, gpu: GPU, mesh: Mesh, **more: Any) -> Self:
         """Make the operators of a rank of a mesh."""
         ep, sequence = mesh.group("ep", gpu.rank), mesh.group("tp_cp", gpu.rank)
-        return cls(gpu, ep, sequence, AxisOperators(gpu, mesh.expert_parts(gpu.rank)), mesh.tp, **more)
+        return cls(gpu, ep, sequence, AxisOperators(gpu, mesh.expert_slices(gpu.rank)), mesh.tp, **more)
 
     @property
     def weight(self) -> float:

@@ -144,8 +144,8 @@ class Mesh:
         """Return the ranks that differ from `rank` along `axis` only, in the axis' order."""
         return Group(axis, _members(self, axis, rank))
 
-    def expert_parts(self, rank: int) -> Group:
-        """Return the ranks that hold the parts of the same experts: those of tp, where they are the same."""
+    def expert_slices(self, rank: int) -> Group:
+        """Return the ranks that hold the slices of the same experts: those of tp, where they are the same."""
         tp, etp = self.group("tp", rank), self.group("etp", rank)
         return tp if tp.ranks == etp.ranks else etp
 

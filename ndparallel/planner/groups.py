@@ -215,7 +215,7 @@ class Groups:
     @cached_property
     def ep(self) -> GroupLinks:
         """Ranks with different experts; where tp cuts experts, tp ranks have parts of the same ones."""
-        return self._links(self.plan.ep, self.plan.tp if self.job.stack.expert_tp else 1)
+        return self._links(self.plan.ep, self.plan.etp(self.job.stack))
 
     @cached_property
     def shards(self) -> GroupLinks:

@@ -265,9 +265,13 @@ class Plan:
         """What selective recomputation runs again."""
         return self.recompute_modules or stack.selective
 
+    def etp(self, stack: Stack):
+        """Ranks that hold the slices of one expert (Megatron-Core's expert tensor parallelism)."""
+        return self.tp if stack.expert_tp else 1
+
     def expert_parts(self, stack: Stack):
-        """Ranks that hold different experts, or different parts of one (Megatron-Core's etp = tp)."""
-        return self.ep * (self.tp if stack.expert_tp else 1)
+        """Ranks that hold different experts, or different slices of one."""
+        return self.ep * self.etp(stack)
 
     @property
     def sharding_ranks(self):

@@ -188,7 +188,7 @@ class Prediction:
             "name": self.name,
             "plan": {name: getattr(self.plan, name) for name in (*PLAN_FIELDS, "recompute_layers")}
             | {"recompute_modules": [*self.plan.recompute_modules]},
-            "etp": int(self.plan.expert_parts(self.job.stack) / self.plan.ep),
+            "etp": int(self.plan.etp(self.job.stack)),
         }
 
 

@@ -86,7 +86,7 @@ def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
         return attention + adapters.elements(shape, shape.mlp(shape.ffn), plan.tp), 0.0
     some = shape.experts
     assert some
-    own = adapters.elements(shape, shape.mlp(some.ffn), plan.tp if job.stack.expert_tp else 1)
+    own = adapters.elements(shape, shape.mlp(some.ffn), plan.etp(job.stack))
     return attention + adapters.elements(shape, shape.shared_mlp(), plan.tp), some.experts * own / plan.ep
 
 

@@ -66,7 +66,7 @@ def sum_of_squares(gpu: GPU, parts: Sequence[Bucket], context: Context, mesh: Me
 def who_owns(part: Bucket, mesh: Mesh, rank: int) -> tuple[Group, tuple[Group, ...]]:
     """Return the ranks that cut a bucket's matrices, and the groups whose ranks own different ones."""
     if part.units[0].is_experts:
-        return mesh.expert_parts(rank), (*part.owners, mesh.group("ep", rank))
+        return mesh.expert_slices(rank), (*part.owners, mesh.group("ep", rank))
     return mesh.group("tp", rank), (*part.owners,)
 
 

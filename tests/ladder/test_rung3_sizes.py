@@ -30,7 +30,7 @@ def executed(job: TrainingJob, plan: Plan):
     """The lesson's ranks, each on its clock, in this process."""
     lesson = LessonJob(
         config_of(job),
-        Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, etp=plan.tp if job.stack.expert_tp else 1),
+        Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, etp=plan.etp(job.stack)),
         job.global_batch,
         plan.microbatches(job),
         recompute=plan.recompute,

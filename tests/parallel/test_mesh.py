@@ -353,9 +353,9 @@ def test_axes_of_experts_are_told_where_they_are_other_ones(mesh, axes):
 
 def test_experts_that_tp_cuts_use_the_group_of_tp():
     """So their messages wait for those of the matrices, as on one stream."""
-    assert Mesh(tp=2, dp=2).expert_parts(3) == Group("tp", (2, 3))
-    assert Mesh(tp=4, dp=2, etp=2).expert_parts(3) == Group("etp", (2, 3))
-    assert Mesh(tp=2, dp=2, etp=1).expert_parts(3).size == 1
+    assert Mesh(tp=2, dp=2).expert_slices(3) == Group("tp", (2, 3))
+    assert Mesh(tp=4, dp=2, etp=2).expert_slices(3) == Group("etp", (2, 3))
+    assert Mesh(tp=2, dp=2, etp=1).expert_slices(3).size == 1
 
 
 @pytest.mark.parametrize(

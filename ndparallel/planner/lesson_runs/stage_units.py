@@ -48,8 +48,7 @@ class StageUnits:
     @cached_property
     def mesh(self) -> Mesh:
         plan = self.plan
-        etp = plan.tp if self.job.stack.expert_tp else 1
-        return Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, etp=etp)
+        return Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, etp=plan.etp(self.job.stack))
 
     @cached_property
     def machine(self) -> LockstepMachine:
