@@ -333,6 +333,11 @@ def test_tied_embeddings_are_a_bucket_of_their_own_and_a_sum_between_both_ends(m
     assert_grid(mesh, replace(ROOMY, gpus_per_node=4), model=TIED.replace(layers=7), **changes)
 
 
+def test_tied_embeddings_beside_whole_experts_that_are_spread_over_the_ranks_of_tp():
+    mesh = Mesh(tp=2, pp=2, ep=2, etp=1)
+    assert_grid(mesh, model=ALL_EXPERTS.replace(tied=True), zero=1, schedule="zb-h1", **CLIPPED)
+
+
 @pytest.mark.parametrize("name", ["DDP overlapped", "ZeRO-1", "ZeRO-2", "FSDP prefetch"])
 def test_tied_embeddings_in_every_form_of_data_parallelism(name):
     assert_equal("1d_data_parallel", name, changes={"model": MODEL.replace(tied=True)}, **ONE_D[name])
