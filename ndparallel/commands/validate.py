@@ -26,7 +26,7 @@ from ndparallel.validation.families import BARS, RunFamily, every_run, families_
 from ndparallel.validation.result import Result
 from ndparallel.validation.sweeps import as_json as sweeps_json
 from ndparallel.validation.sweeps import sweeps_of
-from ndparallel.validation.validate import summary, validate
+from ndparallel.validation.validate import published_results, summary, validate
 
 FAMILY_COLUMNS = ("family", "runs", "mean", "median", "bias", "in 1 bar", "in 2", "best constant")
 UNUSUAL = "!"  # behind a share of runs inside a bar
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = read_cases(arguments.cases)
     with progress() as announce:
         announce(f"the predictions of {count(len(runs), 'run')}")
-        results = validate(runs)
+        results = validate(runs) if arguments.cases else published_results()
     if arguments.write_errors:
         write_errors(runs, results)
     elif arguments.json:

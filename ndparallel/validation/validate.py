@@ -7,6 +7,7 @@ Limit  Where a run does not say something, a rule says it for all runs (see case
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from ndparallel.base.errors import UserError
@@ -16,7 +17,7 @@ from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.step.framework import slowest_of
-from ndparallel.validation.cases import Case, express
+from ndparallel.validation.cases import Case, express, read_cases
 from ndparallel.validation.families import every_run, families_of
 from ndparallel.validation.result import Result
 
@@ -35,6 +36,12 @@ PAIRS = (  # runs that differ in one thing
 def validate(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
     """Predict every run. A run that cannot be expressed has the reason instead."""
     return map_in_forks(result_of, list(runs))
+
+
+@cache
+def published_results() -> list[Result]:
+    """Return the predictions of the package's own runs, which are made once."""
+    return validate(read_cases())
 
 
 def result_of(run: Mapping[str, Any]) -> Result:

@@ -387,18 +387,7 @@ def test_the_lessons_model_may_be_planned_too(capsys):
 
 
 def test_what_is_not_as_usual_is_said(capsys):
-    sparse = [
-        "--model",
-        "mixtral-8x7b",
-        "--gpus",
-        "8",
-        "--ep",
-        "8",
-        "--global-batch",
-        "64",
-        "--timeline",
-        "none",
-    ]
+    sparse = "--model mixtral-8x7b --hardware b200 --gpus 8 --ep 8 --global-batch 64 --timeline none".split()
     again = ["--recompute", "selective", "--recompute-modules", "layernorm", "moe_act"]
     assert main(["plan", *sparse, *again, "--routing-imbalance", "1.3", "--capacity-factor", "2"]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -406,23 +395,8 @@ def test_what_is_not_as_usual_is_said(capsys):
         "recomputing layernorm and moe_act, the busiest rank's experts with 1.3 times the mean's rows, "
         "capacity factor 2." in said
     )
-    assert (
-        main(
-            [
-                "plan",
-                *LLAMA,
-                "--recompute",
-                "full",
-                "--recompute-num-layers",
-                "4",
-                "--cp",
-                "2",
-                "--cp-comm-type",
-                "all_gather",
-            ]
-        )
-        == 0
-    )
+    some = "--recompute full --recompute-num-layers 4 --cp 2 --cp-comm-type all_gather"
+    assert main(["plan", *LLAMA, *some.split()]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "full recomputation of 4 layers a stage, keys and values gathered." in said
 
@@ -462,7 +436,7 @@ def test_explain_says_what_a_plan_counts_where_all_to_alls_hide_beside_another_m
 
 def test_no_rank_gets_more_rows_than_tokens_can_choose_of_its_experts_and_it_is_said(capsys):
     """Two of 8 experts each: one of them on a rank gets at most a row of every token, 4 times the mean."""
-    words = "--model mixtral-8x7b --gpus 64 --global-batch 64 --zero 1 --ep 8 --routing-imbalance"
+    words = "--model mixtral-8x7b --hardware b200 --gpus 64 --global-batch 64 --ep 8 --routing-imbalance"
     four, eight = (answered(capsys, *words.split(), each)["step_seconds"] for each in ("4", "8"))
     assert four == eight
     assert main(["plan", *words.split(), "8", "--timeline", "none"]) == 0
@@ -589,7 +563,7 @@ def test_explain_says_what_shared_ports_add(capsys):
 
 def test_json_has_the_seconds_of_sharing_only_where_ports_are_shared(capsys):
     """Experts across nodes, beside the gradients of dp."""
-    mixture = ["--model", "mixtral-8x7b", "--gpus", "16", "--global-batch", "16"]
+    mixture = ["--model", "mixtral-8x7b", "--hardware", "b200", "--gpus", "16", "--global-batch", "16"]
     alone, shared = (answered(capsys, *each) for each in ([*LLAMA, "--dp", "8"], [*mixture, "--ep", "8"]))
     assert "sharing_seconds" not in alone and 0 < shared["sharing_seconds"] < 0.1 * shared["step_seconds"]
 
@@ -640,7 +614,7 @@ def test_an_option_of_routers_is_refused_where_no_experts_are(option, capsys):
     ],
 )
 def test_modules_that_run_nothing_again_are_named(capsys, model, modules, idle):
-    job = f"--model {model} --gpus 8 --ep 1 --global-batch 64 --recompute selective"
+    job = f"--model {model} --hardware b200 --gpus 8 --zero 3 --global-batch 64 --recompute selective"
     assert main(["plan", *job.split(), "--recompute-modules", *modules.split()]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert idle in said and ("Nothing runs again" in said) == bool(idle)

@@ -17,7 +17,7 @@ IDLE = [
     ("--cp 1 --context-parallel ring", "--context-parallel ring changes"),
     ("--cp-comm-type p2p --zero 1", "--cp-comm-type p2p changes"),
     ("--tp 1 --sequence-parallel --schedule zb-v", "--schedule zb-v and --sequence-parallel change"),
-    ("--recompute full --recompute-layers 32", "--recompute-layers 32 changes"),
+    ("--recompute full --recompute-layers 16", "--recompute-layers 16 changes"),
     ("--model mixtral-8x7b --zero 3 --etp 1", "--etp 1 changes"),
     ("--model mixtral-8x7b --zero 3 --dispatcher hybridep", "--dispatcher hybridep changes"),
     ("--model mixtral-8x7b --zero 3 --routing-imbalance 1.3", "--routing-imbalance 1.3 changes"),
@@ -31,7 +31,7 @@ IDLE = [
 @pytest.mark.parametrize(("options", "said"), IDLE)
 def test_an_option_that_changes_nothing_is_named(options, said, capsys):
     """Its prediction is the same without it, and it is no default that is typed."""
-    job = ["--model", "llama-3-8b", "--gpus", "64", "--global-batch", "128", "--timeline", "none"]
+    job = ["--model", "llama-3.2-1b", "--gpus", "64", "--global-batch", "128", "--timeline", "none"]
     words = [*job, *options.split()]
     told = " ".join(printed(capsys, *words).split())
     assert (f"{said} nothing in this plan" in told) if said else ("nothing in this plan" not in told)
@@ -40,7 +40,7 @@ def test_an_option_that_changes_nothing_is_named(options, said, capsys):
 
 
 def test_an_option_that_changes_nothing_is_named_beside_a_script(capsys):
-    words = ["--model", "llama-3-8b", "--gpus", "64", "--global-batch", "128", "--zero", "1"]
+    words = ["--model", "llama-3.2-1b", "--gpus", "64", "--global-batch", "128", "--zero", "1"]
     assert main(["plan", *words, "--context-parallel", "ring", "--emit", "megatron"]) == 0
     assert "careful: --context-parallel ring changes nothing" in capsys.readouterr().err
 
@@ -55,7 +55,7 @@ def test_an_option_that_changes_nothing_is_named_beside_a_script(capsys):
     ],
 )
 def test_a_question_beside_what_prints_no_answer_is_refused(options, named, capsys):
-    words = ["--model", "llama-3-8b", "--gpus", "64", "--global-batch", "128"]
+    words = ["--model", "llama-3.2-1b", "--gpus", "64", "--global-batch", "128"]
     assert main(["plan", *words, *options.split()]) == 2
     assert named in capsys.readouterr().err
 
@@ -68,8 +68,8 @@ def test_a_default_that_is_typed_beside_a_script_is_refused_as_any_other_value_i
 
 
 MIXTURE = [
-    *("--model", "qwen3-30b-a3b", "--gpus", "32", "--global-batch", "64", "--timeline", "none"),
-    *("--pp", "4", "--ep", "8", "--zero", "1", "--recompute", "selective"),
+    *("--model", "qwen3-30b-a3b", "--gpus", "16", "--global-batch", "64", "--timeline", "none"),
+    *("--pp", "2", "--ep", "8", "--zero", "1", "--recompute", "selective"),
 ]
 
 

@@ -17,7 +17,7 @@ from ndparallel.validation.cases import Case, express, read_cases
 from ndparallel.validation.families import binomial_range, families_of
 from ndparallel.validation.result import Result
 from ndparallel.validation.sweeps import LayoutSweep, as_json, sweeps_of
-from ndparallel.validation.validate import summary, validate
+from ndparallel.validation.validate import published_results, summary
 
 RUNS = read_cases()
 DENSE_16_BIT = (  # families whose every number type has 16 bits, of models without experts
@@ -42,7 +42,7 @@ def cases() -> dict[str, Case]:
 
 @pytest.fixture(scope="module")
 def results():
-    return validate(RUNS)
+    return published_results()
 
 
 @pytest.fixture(scope="module")

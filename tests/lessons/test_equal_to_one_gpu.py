@@ -80,8 +80,10 @@ def test_adamw_in_float32_moves_single_weights_otherwise_and_tensors_alike():
     assert row.weight_step_difference < 0.01 and report.equal()
 
 
-@pytest.mark.parametrize(("dtype", "optimizer"), HELD)
-@pytest.mark.parametrize("lesson", ["1d_data_parallel", "4d_combined"])
+@pytest.mark.parametrize(
+    ("lesson", "dtype", "optimizer"),
+    [("1d_data_parallel", *HELD[0]), ("4d_combined", *HELD[1]), ("4d_combined", *HELD[-1])],
+)
 def test_the_weights_of_every_strategy_are_one_gpus_after_three_steps(lesson, dtype, optimizer):
     model = SMALL.replace(layers=8, heads=8, kv_heads=8, ffn=32)
     job = Job(model=model, steps=3, dtype=dtype, optimizer=optimizer)

@@ -40,14 +40,14 @@ SAME: list[tuple[dict[str, Any], str]] = [
         {"tp": 8, "recompute": "selective", "recompute_modules": ("mlp", "layernorm")},
         "--tp 8 --recompute selective --recompute-modules mlp layernorm",
     ),
-    ({"pp": 4, "stage_layers": (20, 21, 21, 18)}, "--pp 4 --stage-layers 20,21,21,18"),
+    ({"pp": 4, "stage_layers": (8, 9, 9, 6)}, "--pp 4 --stage-layers 8,9,9,6"),
     ({"dp": 8, "tp": 8}, "--dp 8 --tp 8"),
     ({"name": "TP8xPP4"}, "--plan TP8xPP4"),
     ({"name": "TP2xDP32,zero3,sp,mbs1"}, "--plan TP2xDP32,zero3,sp,mbs1"),
 ]
 
 
-def job_of(model: str = "llama-3-70b", software: str = "megatron-core", **fields: Any) -> TrainingJob:
+def job_of(model: str = "llama-3-8b", software: str = "megatron-core", **fields: Any) -> TrainingJob:
     return TrainingJob(find_model(model), find_hardware("h100"), find_stack(software), 4096, 256, **fields)
 
 
@@ -58,7 +58,7 @@ def commands_answer(capsys: pytest.CaptureFixture[str], options: str) -> dict[st
 
 @pytest.mark.parametrize(("fields", "options"), SAME, ids=[options for _, options in SAME])
 def test_the_same_fields_and_options_give_the_same_seconds_and_memory(fields, options, capsys):
-    job, theirs = job_of(), commands_answer(capsys, f"--model llama-3-70b {options}")
+    job, theirs = job_of(), commands_answer(capsys, f"--model llama-3-8b {options}")
     ours = predict(job, plan_for(job, 64, **fields)).as_dict()
     assert ours == {name: theirs[name] for name in ours} | {"plan": ours["plan"]}
     assert json.loads(json.dumps(ours["plan"])) == theirs["plan"]
@@ -121,7 +121,7 @@ def test_a_plan_that_cannot_be_is_refused_as_by_the_command(gpus, fields, said):
 
 def test_a_plans_goodput_in_python_is_that_of_the_command(capsys):
     name = "DP64,zero3,mbs1,full"
-    job_and_plan = f"--model llama-3-70b --gpus 64 --global-batch 256 --plan {name}"
+    job_and_plan = f"--model llama-3-8b --gpus 64 --global-batch 256 --plan {name}"
     asked = f"goodput {job_and_plan} --tokens 1e12 --checkpoint-bandwidth 50GB/s --json"
     assert main(asked.split()) == 0
     theirs = json.loads(capsys.readouterr().out)
@@ -137,7 +137,7 @@ def test_a_plans_goodput_in_python_is_that_of_the_command(capsys):
 
 def test_a_launch_script_in_python_is_that_of_the_command(capsys):
     name = "TP8xPP4xDP2,zero1,sp,1f1b,mbs1"
-    options = f"plan --model llama-3-70b --gpus 64 --global-batch 256 --plan {name} --emit megatron"
+    options = f"plan --model llama-3-8b --gpus 64 --global-batch 256 --plan {name} --emit megatron"
     assert main(options.split()) == 0
     assert emit("megatron", job_of(), plan_for(job_of(), 64, name)) == capsys.readouterr().out
     with pytest.raises(UserError, match="unknown launch format 'picotron'"):
@@ -145,10 +145,10 @@ def test_a_launch_script_in_python_is_that_of_the_command(capsys):
 
 
 def test_layers_of_a_chunk_say_how_many_chunks_there_are_or_are_refused():
-    assert plan_for(job_of(), 64, pp=4, layers_per_stage=5).chunks == 4
+    assert plan_for(job_of(), 64, pp=4, layers_per_stage=2).chunks == 4
     refused: list[tuple[dict[str, Any], str]] = [
         ({"layers_per_stage": 3}, "take --chunks"),
-        ({"layers_per_stage": 5, "chunks": 2}, "say the same"),
+        ({"layers_per_stage": 2, "chunks": 2}, "say the same"),
     ]
     for fields, said in refused:
         with pytest.raises(UserError, match=said):

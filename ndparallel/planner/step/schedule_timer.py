@@ -143,7 +143,7 @@ def replay_of_step(plan: Plan, microbatches: int, durations: Work | None = None)
     return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *seconds)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def searched(ranks: int, microbatches: int, memory_limit: int, *parts: Any) -> Replay:
     """A schedule, searched once for the seconds of a step, its memory and its picture."""
     forward, inputs, weights, latency, wire = parts
