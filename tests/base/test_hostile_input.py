@@ -306,9 +306,9 @@ def folder(tmp_path_factory):
     return path
 
 
-BY_PROGRAM = {
-    program: [arguments for name, arguments in cases() if name == program] for program, _ in cases()
-}
+BY_PROGRAM: dict[str, list[tuple[str, ...]]] = {}
+for program, arguments in cases():
+    BY_PROGRAM.setdefault(program, []).append(arguments)
 
 
 @pytest.mark.parametrize("program", BY_PROGRAM)
