@@ -388,8 +388,9 @@ def test_the_lessons_model_may_be_planned_too(capsys):
 
 def test_what_is_not_as_usual_is_said(capsys):
     sparse = "--model mixtral-8x7b --hardware b200 --gpus 8 --ep 8 --global-batch 64 --timeline none"
-    again = ["--recompute", "selective", "--recompute-modules", "layernorm", "moe_act"]
-    assert main(["plan", *sparse.split(), *again, "--routing-imbalance", "1.3", "--capacity-factor", "2"]) == 0
+    again = "--recompute selective --recompute-modules layernorm moe_act"
+    rows = "--routing-imbalance 1.3 --capacity-factor 2"
+    assert main(f"plan {sparse} {again} {rows}".split()) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
         "recomputing layernorm and moe_act, the busiest rank's experts with 1.3 times the mean's rows, "
