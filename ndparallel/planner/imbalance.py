@@ -16,7 +16,7 @@ from dataclasses import replace
 from gpu import si
 from ndparallel.base.words import count, listed
 from ndparallel.planner.prediction import Prediction, step_of
-from ndparallel.planner.stages import KEPT
+from ndparallel.planner.stages import KEPT, kinds_of_rank
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.workload import Workload
@@ -96,9 +96,7 @@ def another_split(found: Prediction, work: FrameworkWorkload, each: Sequence[flo
 
 def held(work: Workload, rank: int) -> str:
     """What a rank holds, in words."""
-    counts = Counter(
-        kind.removesuffix(KEPT) for stage in work.plan.layout.stages_of(rank) for kind in work.kinds[stage]
-    )
+    counts = Counter(kind.removesuffix(KEPT) for kind in kinds_of_rank(work.plan, work.kinds, rank))
     plain = "dense layer" if work.job.shape.experts else "layer"
     layers = [
         count(counts[kind], plain if kind == "dense" else "layer") + behind

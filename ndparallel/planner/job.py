@@ -159,7 +159,7 @@ class TrainingJob:
         """Whether ZeRO-3's shards are kept in 16 bits, beside what is stepped. PyTorch's are stepped
         themselves, but where weights are frozen, or the optimizer alone is on the host."""
         alone = "optimizer" in self.offload and not self.states_away
-        return bool(self.adapters or alone or not self.stack.sharding.startswith("fsdp"))
+        return bool(self.adapters or alone or not self.stack.has_torch_fsdp)
 
     @property
     def shard_bytes(self) -> int:

@@ -200,9 +200,9 @@ def reduces_once(job: TrainingJob, plan: Plan):
     or not (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync); and where it syncs in the last
     of several microbatches alone."""
     stack, several = job.stack, plan.microbatches(job) > 1
-    fsdp = stack.sharding.startswith("fsdp")
-    in_pipeline = fsdp and stack.whole_in_pipeline
-    return (plan.zero == 2) & ((plan.pp > 1) & in_pipeline | several & (fsdp and stack.whole_between))
+    in_pipeline = stack.has_torch_fsdp and stack.whole_in_pipeline
+    between = stack.has_torch_fsdp and stack.whole_between
+    return (plan.zero == 2) & ((plan.pp > 1) & in_pipeline | several & between)
 
 
 def reduction_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:

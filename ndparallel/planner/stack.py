@@ -330,5 +330,10 @@ class Stack(
         )
 
     @property
+    def has_torch_fsdp(self) -> bool:
+        """Whether FSDP is PyTorch's own, of either version."""
+        return self.sharding.startswith("fsdp")
+
+    @property
     def flash(self) -> bool:
         return self.attention not in ("unfused", "masked")

@@ -6,6 +6,7 @@ Glossary
                recomputed and this one is not
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,9 +24,10 @@ ENDS = ("embedding", "head")
 KEPT = " kept"  # of a layer that is not recomputed while others are
 
 
-def layer_recompute(plan: Plan, kind: str) -> str:
-    """What a layer of this kind computes again: what the plan says, or nothing where others do."""
-    return "none" if kind.endswith(KEPT) else plan.recompute
+def kind_and_recompute(plan: Plan, kind: str) -> tuple[str, str]:
+    """A unit's kind as the model has it, and what it computes again: what the plan says, or nothing where it
+    is kept and others are not."""
+    return kind.removesuffix(KEPT), "none" if kind.endswith(KEPT) else plan.recompute
 
 
 def layers_by_stage(layers: int, stages: int, prediction_layers: int = 0) -> list[int]:
@@ -72,6 +74,11 @@ def kinds_by_stage(
     return tuple(map(tuple, kinds))
 
 
+def kinds_of_rank(plan: Plan, kinds: Sequence[Sequence[str]], rank: int) -> tuple[str, ...]:
+    """The kinds of the units on all stages of a pipeline rank, of the `kinds` on every stage."""
+    return tuple(kind for stage in plan.layout.stages_of(rank) for kind in kinds[stage])
+
+
 def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     """Parameters of one unit on a GPU that have gradients: all, or those of adapters."""
     adapters, kind = job.adapters, kind.removesuffix(KEPT)
@@ -101,7 +108,7 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> t
     counted, tp = job.shape.parameters(), plan.tp
     kind = kind.removesuffix(KEPT)
     if kind == "embedding":
-        table = table_elements(job, tp if job.stack.cuts_table else 1)
+        table = embedding_elements(job, tp)
         return table + counted.position_embedding + counted.embedding_norm, 0.0
     if kind == "head":
         copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
@@ -121,6 +128,12 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> t
 def table_elements(job: TrainingJob, tp: Any) -> Any:
     """Parameters of a tp rank's part of the vocabulary's table."""
     return padded_vocab(job.shape, job.stack, tp) * job.shape.hidden / tp
+
+
+def embedding_elements(job: TrainingJob, tp: Any) -> Any:
+    """Parameters of what a tp rank has of the embedding's table: all of it where the software does not cut
+    that."""
+    return table_elements(job, tp if job.stack.cuts_table else 1)
 
 
 def padded_vocab(shape: ModelShape, stack: Stack, tp: Any) -> Any:
@@ -143,7 +156,7 @@ def gathers_every_microbatch(job: TrainingJob, plan: Plan) -> bool:
     """Whether weights are gathered for each microbatch: in ZeRO-3, and in FSDP's ZeRO-2 too, which keeps them
     whole from the forward pass to the backward pass alone (set_reshard_after_backward in
     torch/distributed/fsdp/_fully_shard/_fully_shard.py; SHARD_GRAD_OP in torch/distributed/fsdp/api.py)."""
-    return plan.zero == 3 or (plan.zero == 2 and job.stack.sharding.startswith("fsdp"))
+    return plan.zero == 3 or (plan.zero == 2 and job.stack.has_torch_fsdp)
 
 
 def gathers_again(job: TrainingJob, plan: Plan) -> bool:

@@ -16,7 +16,7 @@ from ndparallel.planner.layers.parts import ATTENTION, MLP, LayerParts
 from ndparallel.planner.models.kinds import has_experts, is_linear
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.numbers import larger
-from ndparallel.planner.stages import KEPT, layer_recompute
+from ndparallel.planner.stages import kind_and_recompute
 
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
 
@@ -54,8 +54,8 @@ class LayerBytes(NamedTuple):
 
 def layer_bytes(job: TrainingJob, plan: Plan, kind: str) -> LayerBytes:
     """The bytes of a layer of this kind."""
-    lists, recompute, kind = lists_of(job, plan), layer_recompute(plan, kind), kind.removesuffix(KEPT)
-    return LayerBytes(kept_bytes(lists, kind, recompute), once_bytes(job, plan, kind, recompute))
+    unit = kind_and_recompute(plan, kind)
+    return LayerBytes(kept_bytes(lists_of(job, plan), *unit), once_bytes(job, plan, *unit))
 
 
 def prediction_bytes(job: TrainingJob, plan: Plan) -> LayerBytes:

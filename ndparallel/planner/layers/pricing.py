@@ -33,7 +33,7 @@ from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
 from ndparallel.planner.numbers import anywhere, everywhere, larger
 from ndparallel.planner.ports import Round, rounds_of
-from ndparallel.planner.stages import ENDS, KEPT, layer_recompute
+from ndparallel.planner.stages import ENDS, kind_and_recompute
 
 FEW_BYTES = 1e-3  # take no time on the wire
 Item = TypeVar("Item", Operation, CollectiveOp)
@@ -118,13 +118,13 @@ class Pricing:
 
     def listed(self, kind: str) -> Layer:
         """The lists of a unit, in the program's order."""
-        return self.lists.unit(kind.removesuffix(KEPT), layer_recompute(self.plan, kind))
+        return self.lists.unit(*kind_and_recompute(self.plan, kind))
 
     def with_host(self, unit: UnitSeconds, kind: str) -> UnitSeconds:
         """A layer's passes, each no shorter than its activations are on their way to the host, or back. Where
         a schedule parts backward passes I has all the wait, and W, which comes later, none: with a quicker W
         more is waited in I, and such a step can be some hundredths longer."""
-        kept = kept_bytes(self.lists, kind.removesuffix(KEPT), layer_recompute(self.plan, kind))
+        kept = kept_bytes(self.lists, *kind_and_recompute(self.plan, kind))
         seconds = self.job.activations_away * kept / host_bandwidth(self.job.hardware)
         waits = [larger(0.0, seconds - taken.total) for taken in (unit.forward, unit.backward)]
         forward, backward = (TimeBreakdown(host=wait) for wait in waits)

@@ -21,7 +21,7 @@ from ndparallel.planner.adapters import adapted_parts
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import SINGLE
 from ndparallel.planner.numbers import larger, smaller
-from ndparallel.planner.stages import elements_of, kinds_by_stage, table_elements, trained_of
+from ndparallel.planner.stages import elements_of, embedding_elements, kinds_by_stage, trained_of
 
 Count = Callable[[TrainingJob, Plan, str], tuple[Any, Any]]
 
@@ -111,7 +111,7 @@ def smallest_weight(job: TrainingJob) -> float:
 
 def largest_weight(job: TrainingJob, plan: Plan):
     """Numbers in the largest matrix of the model as Hugging Face has it."""
-    table = table_elements(job, plan.tp if job.stack.cuts_table else 1)
+    table = embedding_elements(job, plan.tp)
     return larger(table, max(inputs * outputs for inputs, outputs in matrices(job)) / plan.tp)
 
 

@@ -30,10 +30,10 @@ from ndparallel.planner.numbers import either, larger, most
 from ndparallel.planner.stages import (
     ENDS,
     elements_of,
+    embedding_elements,
     gathers_every_microbatch,
     keeps_gradients,
     kinds_by_stage,
-    table_elements,
     trained_of,
     weights_are_whole,
 )
@@ -105,18 +105,13 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
     }
 
 
-def is_pytorchs(job: TrainingJob) -> bool:
-    """Whether FSDP is PyTorch's own."""
-    return job.stack.sharding.startswith("fsdp")
-
-
 def reduced_bytes(job: TrainingJob) -> int:
     """Bytes of a gradient in its shard, which PyTorch casts to the shard's type. DeepSpeed keeps it where the
     optimizer is (grad_partitions_flat_buffer in deepspeed/runtime/zero/stage3.py,
     async_accumulate_grad_in_cpu_via_gpu in stage_1_and_2.py), and PyTorch where all is."""
     if job.states_away or (job.stack.sharding == "deepspeed" and "optimizer" in job.offload):
         return 0
-    return (HALF if job.half else SINGLE) if is_pytorchs(job) else job.gradient_bytes
+    return (HALF if job.half else SINGLE) if job.stack.has_torch_fsdp else job.gradient_bytes
 
 
 def ends_of(job: TrainingJob, plan: Plan):
@@ -164,9 +159,8 @@ def arriving_shard(job: TrainingJob, plan: Plan):
     if not job.states_away:
         return 0.0
     unit = larger(largest_layer(job, plan, elements_of), ends_of(job, plan))
-    table = table_elements(job, plan.tp if job.stack.cuts_table else 1)
     cast = unit * HALF * (job.shard_bytes > HALF)
-    return (cast + table * job.shard_bytes) / plan.sharding_ranks
+    return (cast + embedding_elements(job, plan.tp) * job.shard_bytes) / plan.sharding_ranks
 
 
 def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):

@@ -56,6 +56,7 @@ from ndparallel.planner.numbers import either, most, smaller
 from ndparallel.planner.stages import (
     ENDS,
     held_of,
+    kinds_of_rank,
     padded_vocab,
     stage_kinds,
     table_elements,
@@ -98,17 +99,14 @@ def memory_by_rank(job: TrainingJob, plan: Plan, in_flight: Sequence[float]) -> 
     parameters = [cache(partial(of, job, plan)) for of in (held_of, trained_of)]
     counted = cache(lambda kinds: UnitsMemory(job, plan, kinds, layers, parameters))
     for rank, chunks in enumerate(in_flight):
-        kinds = (kind for stage in plan.layout.stages_of(rank) for kind in stages[stage])
-        found.append(counted(tuple(kinds)).of_rank(rank, chunks))
+        found.append(counted(kinds_of_rank(plan, stages, rank)).of_rank(rank, chunks))
     return found
 
 
 def most_on_host(job: TrainingJob, plan: Plan) -> float:
     """Bytes of states that a host keeps for the GPU that leaves most to it."""
     stages = stage_kinds(job, plan)
-    by_rank = (
-        [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]] for rank in range(plan.pp)
-    )
+    by_rank = (kinds_of_rank(plan, stages, rank) for rank in range(plan.pp))
     elements = ([summed(partial(of, job, plan), kinds) for of in (held_of, trained_of)] for kinds in by_rank)
     return max(float(bytes_on_host(job, plan, *both)) for both in elements)
 

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import chain
 from statistics import NormalDist
 from typing import Any
 
@@ -26,7 +25,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.number_types import NUMBER_TYPES
-from ndparallel.planner.stages import keeps_weights, stage_kinds, trained_of
+from ndparallel.planner.stages import keeps_weights, kinds_of_rank, stage_kinds, trained_of
 from ndparallel.planner.step.data_collectives import gathered_weights, reduced_gradients
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
@@ -68,7 +67,7 @@ class FrameworkWorkload:
     pricing: Pricing
     layers: tuple[int, ...] = ()  # of every stage; none: split evenly
     buckets_seen: dict[str, BucketCost] = field(default_factory=dict)
-    tails_seen: dict[tuple[tuple[str, ...], ...], float] = field(default_factory=dict)
+    tails_seen: dict[tuple[str, ...], float] = field(default_factory=dict)
     passes_seen: dict[str, tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown]] = field(default_factory=dict)
 
     @property
@@ -212,11 +211,11 @@ class FrameworkWorkload:
 
     def longest_tail(self, rank: int) -> float:
         """Everything one after another: a collective slows what hides it by less than it takes."""
-        held = tuple(self.kinds[stage] for stage in self.plan.layout.stages_of(rank))
+        held = kinds_of_rank(self.plan, self.kinds, rank)
         if held not in self.tails_seen:
             travels = sum(
                 times * self.pricing.seconds_alone(each)
-                for kind, times in Counter(chain(*held)).items()
+                for kind, times in Counter(held).items()
                 for each in (*self.bucket(kind).reduce, *self.bucket(kind).gather)
             )
             self.tails_seen[held] = travels + total(self.optimizer(rank)).total
@@ -224,7 +223,7 @@ class FrameworkWorkload:
 
     def trained(self, rank: int) -> tuple[Any, Any]:
         """Parameters of the rank that have gradients."""
-        counts = Counter(kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage])
+        counts = Counter(kinds_of_rank(self.plan, self.kinds, rank))
         elements = [(count, trained_of(self.job, self.plan, kind)) for kind, count in counts.items()]
         shared, experts = (sum(count * each[place] for count, each in elements) for place in range(2))
         return shared, experts
