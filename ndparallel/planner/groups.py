@@ -70,12 +70,7 @@ class GroupLinks:
         m / per_node of its nodes, leaves it from the last of these alone, over per_node ports. All L / m
         groups like it do so at once: L / m * per_node flows have L * share ports, each share * m / per_node
         of one, and no more than one."""
-        if self.one_leaf:
-            return self.port
-        here = larger(self.leaf // self.stride, 1)
-        return either(
-            self.spans_leaves, self.port * smaller(1.0, self.leaf_share * here / self.per_node), self.port
-        )
+        return self.port_beyond_leaf(self.leaf_share * self.in_leaf / self.per_node)
 
     @cached_property
     def hop_bandwidth(self):
@@ -83,11 +78,8 @@ class GroupLinks:
         over the network it leaves by the port of its GPU alone (ncclTopoGetNetDev in nccl/src/graph/search.cc
         takes the local one where there is no graph). A leaf's last members share its uplinks."""
         inside = replace(self, ranks=smaller(self.ranks, 2)).inside_bandwidth
-        if self.one_leaf:
-            return either(self.nodes > 1, self.port, inside)
-        here = larger(self.leaf // self.stride, 1)
-        shared = either(self.spans_leaves, self.port * smaller(1.0, self.leaf_share * here), self.port)
-        return either(self.nodes > 1, shared, inside)
+        across = self.port_beyond_leaf(self.leaf_share * self.in_leaf)
+        return either(self.nodes > 1, across, inside)
 
     @property
     def hop_latency(self):
@@ -99,9 +91,13 @@ class GroupLinks:
     def spread_bandwidth(self):
         """Bytes a second of a GPU's port in an all-to-all, whose flows all cross to the other leaves: what
         uplinks leave, where there are any."""
-        if self.one_leaf:
+        return self.port_beyond_leaf(self.leaf_share)
+
+    def port_beyond_leaf(self, share: Any) -> Any:
+        """Bytes a second of a GPU's port: this share of it, or all of it inside a leaf."""
+        if self.leaf_share == 1:  # the network is as good as one leaf switch
             return self.port
-        return either(self.spans_leaves, self.port * self.leaf_share, self.port)
+        return either(self.spans_leaves, self.port * smaller(1.0, share), self.port)
 
     @property
     def port(self) -> float:
@@ -112,13 +108,13 @@ class GroupLinks:
         return getattr(self.hardware, "leaf_share", 1.0)
 
     @property
-    def one_leaf(self) -> bool:
-        """Whether the network is as good as one leaf switch."""
-        return self.leaf_share == 1
-
-    @property
     def leaf(self) -> int:
         return getattr(self.hardware, "gpus_per_leaf", 0) or self.hardware.gpus_per_node
+
+    @property
+    def in_leaf(self):
+        """Ranks of the group below one leaf switch."""
+        return larger(self.leaf // self.stride, 1)
 
     @property
     def spans_leaves(self):
@@ -143,10 +139,9 @@ class GroupLinks:
     @cached_property
     def ring_latency_seconds(self):
         """Latency once round the ring."""
-        across = self.nodes - 1
-        return (
-            self.ranks - 1 - across
-        ) * self.hardware.inside.latency_seconds + across * self.hardware.across.latency_seconds
+        across, hardware = self.nodes - 1, self.hardware
+        inside = (self.ranks - 1 - across) * hardware.inside.latency_seconds
+        return inside + across * hardware.across.latency_seconds
 
     @cached_property
     def tree_latency_seconds(self):
