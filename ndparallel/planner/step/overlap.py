@@ -114,10 +114,16 @@ def replicated(
 
 def arriving_forward(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
     """A forward pass beside which the weights come, in the order of their use."""
-    begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
+    begin_gathers(streams, buckets)
     for bucket in reversed(buckets):
         finish(streams, bucket.gather)
         bucket.forward(streams)
+
+
+def begin_gathers(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
+    """Send for the weights of all buckets, in the order of their use."""
+    for bucket in reversed(buckets):
+        begin(streams, bucket.gather)
 
 
 def reduce_behind(streams: StreamClock, buckets: Sequence[BucketCost], overlap: bool) -> None:

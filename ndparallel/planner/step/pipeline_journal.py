@@ -27,7 +27,7 @@ from ndparallel.planner.step.journal import COMPUTE, JournalClock, StageMessages
 from ndparallel.planner.step.overlap import (
     BucketCost,
     UnitCost,
-    begin,
+    begin_gathers,
     begin_reduce,
     finish,
     finish_reduces,
@@ -197,7 +197,7 @@ class PipelineJournal(StageMessages):
 
     def begin(self) -> None:
         if self.gathers_first:
-            begin(self.streams, [each for bucket in reversed(self.all_buckets) for each in bucket.gather])
+            begin_gathers(self.streams, self.all_buckets)
 
     def run(self, action: Action) -> None:
         op, stage, _ = action

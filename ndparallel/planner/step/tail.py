@@ -29,7 +29,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.step.overlap import (
     BucketCost,
-    begin,
+    begin_gathers,
     begin_reduce,
     finish,
     finish_reduces,
@@ -201,7 +201,7 @@ def gather_beside_forward(work: Workload, streams: StreamClock, buckets: Sequenc
     """Weights that come beside a forward pass, which the schedule has counted already."""
     if not any(bucket.gather for bucket in buckets):
         return
-    begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
+    begin_gathers(streams, buckets)
     passes = passes_through(work, buckets, BucketCost.forward)
     for bucket in reversed(buckets):
         finish(streams, bucket.gather)
