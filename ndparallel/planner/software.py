@@ -96,6 +96,7 @@ FSDP_2023 = Stack(
 )
 TORCHTITAN = replace(
     FSDP_2023,
+    name="torchtitan",
     # logits in 16 bits; in 32 they, their log-softmax, and the gradients of both, one in the logits' place
     logits_kept=14,
     logits_kept_more=4,
@@ -104,10 +105,8 @@ TORCHTITAN = replace(
     optimizer="torch",
     optimizer_bytes=bytes_of("torch"),
     prints_reserved=True,
-    name="torchtitan",
     fusion="eager",
     attention="flash2",
-    early_stop=True,
     selective=("half",),
     small_kernels="torch",
     sharding="fsdp2",
