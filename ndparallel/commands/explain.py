@@ -16,7 +16,7 @@ from ndparallel.commands.explain_rows import ExecutedRows, FrameworkRows, Row, r
 from ndparallel.commands.plan_one import sharing_of, told_shared_ports
 from ndparallel.planner.describe import NEGLIGIBLE, tensor_parallel_across
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.models.kinds import has_experts
+from ndparallel.planner.models.kinds import WORDS, has_experts
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import job_and_plan, with_defaults
 from ndparallel.planner.prediction import Prediction, prediction_of, workload_of
@@ -32,12 +32,7 @@ HEADINGS = {
     "backward_weight": "backward, gradients of weights",
 }
 UNITS = {
-    "dense": "one microbatch through a layer",
-    "experts": "one microbatch through a layer with experts",
-    "window-dense": "one microbatch through a layer with a window",
-    "window-experts": "one microbatch through a layer with a window and experts",
-    "linear-dense": "one microbatch through a layer with linear attention",
-    "linear-experts": "one microbatch through a layer with linear attention and experts",
+    **{kind: f"one microbatch through a layer{words}" for kind, words in WORDS.items()},
     "embedding": "one microbatch through the embedding",
     "head": "one microbatch through the head",
     "optimizer": "of the first pipeline rank",

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from gpu import si
 from ndparallel.base.words import count, listed
+from ndparallel.planner.models.kinds import WORDS
 from ndparallel.planner.prediction import Prediction, step_of
 from ndparallel.planner.stages import KEPT, kinds_of_rank
 from ndparallel.planner.step.framework import FrameworkWorkload
@@ -57,18 +58,6 @@ def unlike(layers: Sequence[int], most: str) -> str:
     )
 
 
-# what is said behind "3 layers", by kind; a block is a lesson's
-LAYERS = {
-    "dense": "",
-    "block": "",
-    "experts": " with experts",
-    "window-dense": " with a window",
-    "window-experts": " with a window and experts",
-    "linear-dense": " with linear attention",
-    "linear-experts": " with linear attention and experts",
-}
-
-
 def in_no_stride(timer: PipelineTimer, most: str) -> str:
     """What the order of a schedule that parts backward passes was made for, and what there is."""
     plan = timer.plan
@@ -100,7 +89,7 @@ def held(work: Workload, rank: int) -> str:
     plain = "dense layer" if work.job.shape.experts else "layer"
     layers = [
         count(counts[kind], plain if kind == "dense" else "layer") + behind
-        for kind, behind in LAYERS.items()
+        for kind, behind in ({"block": ""} | WORDS).items()  # a block is a lesson's
         if counts[kind]
     ]
     ahead = work.job.shape.prediction_layers

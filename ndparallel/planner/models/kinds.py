@@ -4,6 +4,15 @@ layers are of a kind."""
 from collections.abc import Sequence
 from typing import Any
 
+WORDS = {  # what is said behind "a layer", by kind
+    "dense": "",
+    "experts": " with experts",
+    "window-dense": " with a window",
+    "window-experts": " with a window and experts",
+    "linear-dense": " with linear attention",
+    "linear-experts": " with linear attention and experts",
+}
+
 
 def has_experts(kind: str) -> bool:
     """Whether layers of this kind are mixtures of experts."""
