@@ -26,9 +26,9 @@ from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.adapters import NF4_BITS, Adapters
 from ndparallel.planner.changes import Change, Cluster, job_change, plan_change, tried
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import spread_over, violations
+from ndparallel.planner.legality import spread_over
 from ndparallel.planner.plan_name import name_of, plan_option
-from ndparallel.planner.prediction import Prediction, peak_memory
+from ndparallel.planner.prediction import Prediction, legal_and_fits
 from ndparallel.planner.software import ACCELERATE, ACCELERATE_SYNC
 from ndparallel.planner.stack import MODULES
 from ndparallel.search.search import best_of
@@ -177,16 +177,11 @@ def remedied(job: TrainingJob, plan: Plan, kind: str, change: Change) -> Iterato
     sharded = (SHARDED,) * (plan.zero == 0 and precision_aware(change.apply(job, plan)[0]))
     for beside in (sharded, (*sharded, FULL), (*sharded, FULL, ONE)):
         whole = sum(beside, change)
-        if beside and fitting(*sum(beside[1:], beside[0]).apply(job, plan)):
+        if beside and legal_and_fits(*sum(beside[1:], beside[0]).apply(job, plan)):
             return
-        if found := tried(job, plan, [whole], fitting):
+        if found := tried(job, plan, [whole], legal_and_fits):
             yield Remedy(kind, whole.words, whole.option, found[0].found)
             return
-
-
-def fitting(job: TrainingJob, plan: Plan) -> bool:
-    legal = not any(violations(job, plan))
-    return legal and bool(peak_memory(job, plan).total <= job.hardware.memory_bytes)
 
 
 def ways_of(job: TrainingJob, plan: Plan) -> Iterator[list[Change]]:
