@@ -26,7 +26,7 @@ from ndparallel.launch_flags.rules import (
     refuse_other_switches,
     rule_maker,
 )
-from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
+from ndparallel.launch_flags.script_text import note_on_imbalance, opening, programs_part, wrapping_script
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
@@ -69,8 +69,7 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
             yield "Its frozen weights are sharded with bnb_4bit_quant_storage=torch.bfloat16 alone."
     if not job.stack.flash:
         yield "Its attention is not fused (attn_implementation eager)."
-    if job.routing_imbalance > 1:
-        yield f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows."
+    yield from note_on_imbalance(job)
     if job.states_away:
         yield "The host steps: OMP_NUM_THREADS is the host's cores for each GPU."
     if plan.gpus > full_nodes(job, plan)[1]:

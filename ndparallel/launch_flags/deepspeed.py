@@ -33,7 +33,7 @@ from ndparallel.launch_flags.rules import (
     refuse_other_switches,
     rule_maker,
 )
-from ndparallel.launch_flags.script_text import opening, programs_part, wrapping_script
+from ndparallel.launch_flags.script_text import note_on_imbalance, opening, programs_part, wrapping_script
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -88,8 +88,7 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield f"It trains {lora}, which no key says."
     if not job.stack.flash:
         yield "Its attention is not fused."
-    if job.routing_imbalance > 1:
-        yield f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows."
+    yield from note_on_imbalance(job)
     if "optimizer" in job.offload and not by_transformers(plan):
         yield "The optimizer's learning rate is DeepSpeed's own, 0.001: give it params."
     if plan.gpus > full_nodes(job, plan)[1]:

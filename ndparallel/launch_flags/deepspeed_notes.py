@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.frozen import frozen
+from ndparallel.launch_flags.frozen import frozen, note_on_defaults
 from ndparallel.launch_flags.settings import Settings, notes_on_keys
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.memory.deepspeed import smallest_weight
@@ -75,8 +75,7 @@ def notes_on_settings(settings: Settings, job: TrainingJob, by: str) -> Iterator
     yield from notes_on_numbers(settings)
     yield from notes_on_host(settings, job)
     yield from note_on_persistence(settings, job)
-    if said := "; ".join(f"{key} {value}" for key, value in assumed(settings, job)):
-        yield f"Not given, so as {by} has it: {said}."
+    yield from note_on_defaults(by, (f"{key} {value}" for key, value in assumed(settings, job)))
 
 
 def notes_on_host(settings: Settings, job: TrainingJob) -> Iterator[str]:

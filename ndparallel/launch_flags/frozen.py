@@ -6,7 +6,7 @@ Limit  Names, and how many values a flag takes: not their meaning. Another relea
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -24,6 +24,12 @@ def frozen(framework: str) -> dict[str, Any]:
 def release(framework: str) -> str:
     """Write "Megatron-Core 0.19.2"."""
     return title(frozen(framework))
+
+
+def note_on_defaults(by: str, taken: Iterable[str]) -> Iterator[str]:
+    """The sentence on what is not given, and what a release takes for it."""
+    if said := "; ".join(taken):
+        yield f"Not given, so as {by} has it: {said}."
 
 
 def title(kept: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from ndparallel.launch_flags.megatron_rules import (
 )
 from ndparallel.launch_flags.nodes import torchrun_nodes
 from ndparallel.launch_flags.rules import refuse, refuse_other_software, switches_apart
-from ndparallel.launch_flags.script_text import opening
+from ndparallel.launch_flags.script_text import note_on_imbalance, opening
 from ndparallel.planner.attention_kernels import trains
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.dispatchers import DEEPEPS_LATER_RANKS
@@ -79,11 +79,7 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     padded = padded_vocab(job.shape, job.stack, plan.tp)
     if padded != job.shape.vocab:
         yield f"It pads the vocabulary of {job.shape.vocab} to {padded}, as the plan does."
-    if job.routing_imbalance > 1:
-        yield (
-            f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows, which no flag "
-            "says."
-        )
+    yield from note_on_imbalance(job, ", which no flag says.")
     if job.moments == "bf16" and not job.offload:
         yield "Of the weights' copy in float32 it may keep the lower half alone: 2 bytes less than planned."
     if job.shape.latent and job.stack.attention == "flash2":

@@ -20,7 +20,7 @@ from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.accelerate import STACKS
-from ndparallel.launch_flags.frozen import frozen, release
+from ndparallel.launch_flags.frozen import frozen, note_on_defaults, release
 from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program
 from ndparallel.launch_flags.program_adapters import adapters_in
 from ndparallel.launch_flags.program_fsdp import MIXED, asks_for_fsdp, of_file, of_program
@@ -306,5 +306,5 @@ def notes_on_settings(settings: Settings, job: TrainingJob, words: Configuration
     if MICRO not in words:
         yield f"No argument says --{MICRO}: {OWN_MICRO}, as transformers has it (--set {MICRO}=N)."
     said = (VERSION, STRATEGY if is_fsdp1(settings) else RESHARD)
-    if assumed := "; ".join(f"{key} {settings.assumed[key]}" for key in said if key in settings.assumed):
-        yield f"Not given, so as {release('accelerate')} has it: {assumed}."
+    assumed = (f"{key} {settings.assumed[key]}" for key in said if key in settings.assumed)
+    yield from note_on_defaults(release("accelerate"), assumed)

@@ -11,7 +11,7 @@ from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ASSUMED_WORDS, BEYOND
 from ndparallel.launch_flags.forks import NOT_MODELLED
-from ndparallel.launch_flags.frozen import release
+from ndparallel.launch_flags.frozen import note_on_defaults, release
 from ndparallel.launch_flags.given import GivenFlags, unknown_sentence
 from ndparallel.launch_flags.invocation import Example
 from ndparallel.launch_flags.megatron import group_of
@@ -57,8 +57,7 @@ def notes(flags: GivenFlags, script: Script, job: TrainingJob, plan: Plan) -> It
     for flag in filter(NOT_MODELLED.__contains__, flags.unknown):
         yield f"{flag} is not modelled: {NOT_MODELLED[flag]}."
     yield from beyond(flags, job, plan)
-    if flags.defaults:
-        yield f"Not given, so as {release('megatron')} has it: {'; '.join(flags.defaults)}."
+    yield from note_on_defaults(release("megatron"), flags.defaults)
     if passed := [flag for flag in flags.unused if flag not in BEYOND and flag not in ASSUMED_WORDS]:
         yield f"Passed over, for no plan depends on them: {', '.join(passed)}."
 

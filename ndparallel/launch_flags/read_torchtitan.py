@@ -15,7 +15,7 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.frozen import release
+from ndparallel.launch_flags.frozen import note_on_defaults, release
 from ndparallel.launch_flags.invocation import gpus_started, scheduled
 from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, asks_for_host, plan_from
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
@@ -182,9 +182,12 @@ def notes(settings: TorchtitanSettings, job: TrainingJob, plan: Plan) -> Iterato
         yield f"[{table}] has no effect: model.converters does not name its converter, which alone casts."
     yield from notes_on_layers(settings, job, plan)
     yield from notes_on_the_step(settings, job, plan)
-    assumed = {key: value for key, value in settings.assumed.items() if not key.startswith("model.")}
-    if said := "; ".join(f"{key} {value}" for key, value in assumed.items() if value is not None):
-        yield f"Not given, so as {release('torchtitan')} has it: {said}."
+    assumed = (
+        f"{key} {value}"
+        for key, value in settings.assumed.items()
+        if value is not None and not key.startswith("model.")
+    )
+    yield from note_on_defaults(release("torchtitan"), assumed)
 
 
 def notes_on_layers(settings: TorchtitanSettings, job: TrainingJob, plan: Plan) -> Iterator[str]:

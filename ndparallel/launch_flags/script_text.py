@@ -19,6 +19,12 @@ def opening(job: TrainingJob, plan: Plan, framework: str, names: str = "Keys") -
     yield f"Derived: data-parallel size {plan.dp}, {number} in a step. {names} of {release(framework)}."
 
 
+def note_on_imbalance(job: TrainingJob, end: str = ".") -> Iterator[str]:
+    """How uneven a router's load is planned for."""
+    if job.routing_imbalance > 1:
+        yield f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows{end}"
+
+
 def programs_part(job: TrainingJob, by_transformers: bool) -> Iterator[str]:
     """What the program that is wrapped decides."""
     yield (
