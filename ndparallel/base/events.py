@@ -10,6 +10,7 @@ Glossary
     MEMORY       bytes held of one of MEMORY_KINDS from here on: `what` is the kind
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
@@ -30,3 +31,11 @@ class Event(NamedTuple):
     bytes: float = 0
     flops: float = 0
     peer: Any = None  # the other rank of a message, the ranks of a collective, the stream that was waited for
+
+
+KIND = Event._fields.index("kind")  # its place in such a tuple
+
+
+def of_kinds(events: Iterable[tuple], *kinds: str) -> list[Event]:
+    """Those of plain tuples that are of these kinds, as events."""
+    return [Event._make(event) for event in events if event[KIND] in kinds]

@@ -20,6 +20,7 @@ from pathlib import Path
 from collectives import Group
 from gpu import RECEIVE, Hardware
 from ndparallel.base.errors import UserError
+from ndparallel.base.events import of_kinds
 from ndparallel.collective import hops
 from ndparallel.drawing.block import block_run
 from ndparallel.drawing.history import alike, memory_history, timeline
@@ -163,7 +164,7 @@ def blocks_met(results: Sequence[RankResult]) -> list[list[int]]:
     """Return, for every GPU, whose keys and values it has at each hop: first its own, then what its source
     had the hop before."""
     senders = [
-        [event[8] for event in result.events if event[2] == RECEIVE and event[3][0] == "keys and values"]
+        [event.peer for event in of_kinds(result.events, RECEIVE) if event.what[0] == "keys and values"]
         for result in results
     ]
     met = [[rank] for rank in range(len(results))]

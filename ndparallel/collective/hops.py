@@ -25,6 +25,7 @@ from rich.text import Text
 from collectives import ALGORITHMS, Group, Member
 from gpu import GPU, RECEIVE, SEND, Event, Hardware, Message, si
 from ndparallel.base.errors import UserError
+from ndparallel.base.events import of_kinds
 from ndparallel.base.words import count
 from ndparallel.collective.runs import play
 from ndparallel.collective.signatures import SIGNATURES
@@ -139,7 +140,7 @@ def watch(
     results = launch(
         watched, group.size, slowed(hardware, scale), collective, algorithm, group, engine=engine
     )
-    sent = (sum(event[6] for event in result.events if event[2] == SEND) for result in results)
+    sent = (sum(event.bytes for event in of_kinds(result.events, SEND)) for result in results)
     return Show(collective, algorithm, list(frames_of(results)), nbytes, max(sent) * scale)
 
 
@@ -160,8 +161,7 @@ def frames_of(results: Sequence[RankResult]) -> Iterator[Frame]:
     arrivals: dict[int, tuple[int, np.ndarray]] = {}
     yield Frame(0.0, {}, [result.value.boards[0] for result in results])
     receives = sorted(
-        (event for result in results for event in map(Event._make, result.events) if event.kind == RECEIVE),
-        key=arrival,
+        (event for result in results for event in of_kinds(result.events, RECEIVE)), key=arrival
     )
     for event, following in zip(receives, [*receives[1:], None]):
         arrivals[event.rank] = (event.peer, results[event.rank].value.contents[received[event.rank]])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu import COLLECTIVE, COMPUTE, SEND, Event
+from ndparallel.base.events import of_kinds
 from ndparallel.drawing.history import RankRun
 from ndparallel.engines.launch import RankResult
 from ndparallel.parallel.slices import Parameter
@@ -76,7 +77,7 @@ def slices(results: Sequence[RankResult], unit: str) -> dict[str, list[Parameter
 
 def talks(run: RankRun, unit: str) -> Iterator[BlockCollective]:
     """Yield the collectives of one block, in order."""
-    events = [Event._make(event) for event in run.events if event[2] in (COMPUTE, COLLECTIVE, SEND)]
+    events = of_kinds(run.events, COMPUTE, COLLECTIVE, SEND)
     sent: defaultdict[tuple, float] = defaultdict(float)
     for event in events:
         if event.kind == SEND:

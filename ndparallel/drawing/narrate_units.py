@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, si
+from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, si
+from ndparallel.base.events import of_kinds
 from ndparallel.base.words import WIDTH, count, listed, paragraph, ranges
 from ndparallel.drawing import palette
 from ndparallel.drawing.history import RankRun, Span, memory_points, phase_and_unit, timeline
@@ -97,8 +98,11 @@ def tellings(run: RankRun, step_seconds: float, by_unit: bool) -> Iterator[tuple
 
 def bubble_words(run: RankRun, start: float, end: float) -> str:
     """Say how long there is nothing to do, and which message ends it, if one does."""
-    events = (Event._make(event) for event in run.events if event[2] == RECEIVE)
-    come = [event for event in events if start < event.start <= end and is_handed_on(event.what)]
+    come = [
+        event
+        for event in of_kinds(run.events, RECEIVE)
+        if start < event.start <= end and is_handed_on(event.what)
+    ]
     until = f", until GPU {come[-1].peer} sends {content(come[-1].what)}" if come else ""
     return f"has nothing to do for {si(end - start, 's')}: bubble{until}."
 
@@ -118,8 +122,7 @@ def content(what: Any, known: int | None = None) -> str:
 
 def waits_of(run: RankRun) -> dict[float, str]:
     """Return the stream of every wait by the time at which it begins."""
-    events = (Event._make(event) for event in run.events if event[2] == WAIT)
-    return {event.start: str(event.peer).split()[0] for event in events}
+    return {event.start: str(event.peer).split()[0] for event in of_kinds(run.events, WAIT)}
 
 
 def sections(spans: Sequence[Span], waits: dict[float, str], by_unit: bool, least: float) -> list[Section]:
@@ -152,18 +155,16 @@ def waiting_words(section: Section) -> Iterator[str]:
 def handed_on_words(run: RankRun, section: Section, end: float) -> Iterator[str]:
     """Say what a section, after which the next begins at `end`, hands on to other stages: it leaves when the
     section is over."""
-    events = [Event._make(event) for event in run.events if event[2] == SEND]
-    for event in events:
+    for event in of_kinds(run.events, SEND):
         if section.start < event.start <= end and is_handed_on(event.what):
             yield f"sends {content(event.what, section.microbatch)} to GPU {event.peer}"
 
 
 def sent_words(run: RankRun, start: float, end: float) -> Iterator[str]:
     """Say what else begins to be sent from `start` to `end`: bytes and collectives of every group."""
-    events = [Event._make(event) for event in run.events if event[2] in (SEND, COLLECTIVE)]
     begun = [
         event
-        for event in events
+        for event in of_kinds(run.events, SEND, COLLECTIVE)
         if start <= event.start < end and (event.kind == COLLECTIVE or not is_handed_on(event.what))
     ]
     for stream in dict.fromkeys(event.stream.split()[0] for event in begun):

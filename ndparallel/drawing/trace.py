@@ -23,6 +23,7 @@ from itertools import count
 from typing import Any
 
 from gpu import MEMORY, RECEIVE, SEND, Event
+from ndparallel.base.events import of_kinds
 from ndparallel.drawing.history import RankRun, activity, label, memory_points, stream_names
 from ndparallel.drawing.palette import ACTIVITIES
 
@@ -63,19 +64,22 @@ def metadata(runs: Iterable[RankRun], threads: dict[str, int], first: int, strat
 
 
 def slices(runs: Iterable[RankRun], threads: dict[str, int], first: int) -> Iterator[dict]:
-    for run in runs:
-        for event in map(Event._make, run.events):
-            if event.kind != MEMORY:
-                start, end = microseconds(event.start), microseconds(event.end)
-                place = {
-                    "ph": "X",
-                    "pid": first + run.rank,
-                    "tid": threads[event.stream],
-                    "ts": start,
-                    "dur": round(end - start, 3),
-                }
-                paint = {"cat": activity(event), "cname": ACTIVITIES[activity(event)].trace}
-                yield place | {"name": label(event.what), "args": arguments(event)} | paint
+    for event in (event for run in runs for event in map(Event._make, run.events)):
+        if event.kind != MEMORY:
+            place = placed("X", event, threads, first)
+            lasts = {"dur": round(microseconds(event.end) - place["ts"], 3)}
+            paint = {"cat": activity(event), "cname": ACTIVITIES[activity(event)].trace}
+            yield place | lasts | {"name": label(event.what), "args": arguments(event)} | paint
+
+
+def placed(phase: str, event: Event, threads: dict[str, int], first: int) -> dict[str, Any]:
+    """Return the beginning of an entry: its phase, process, thread and time."""
+    return {
+        "ph": phase,
+        "pid": first + event.rank,
+        "tid": threads[event.stream],
+        "ts": microseconds(event.start),
+    }
 
 
 def arguments(event: Event) -> dict[str, Any]:
@@ -93,25 +97,19 @@ def flows(
     """Yield both ends of an arrow for every message that was received."""
     for (send, receive), number in zip(messages(runs), numbers):
         for phase, event in (("s", send), ("f", receive)):
-            place = {
-                "ph": phase,
-                "pid": first + event.rank,
-                "tid": threads[event.stream],
-                "ts": microseconds(event.start),
-            }
+            arrow = {"id": number, "name": "message", "cat": "message"}
             ends_in_its_slice = {"bp": "e"} if phase == "f" else {}
-            yield place | {"id": number, "name": "message", "cat": "message"} | ends_in_its_slice
+            yield placed(phase, event, threads, first) | arrow | ends_in_its_slice
 
 
 def messages(runs: Iterable[RankRun]) -> Iterator[tuple[Event, Event]]:
     """Pair every receive with its send: the oldest of that source with that name."""
     sent: dict[tuple, deque[Event]] = defaultdict(deque)
-    events = [event for run in runs for event in map(Event._make, run.events)]
-    for event in events:
-        if event.kind == SEND:
-            sent[event.rank, event.peer, event.what].append(event)
-    for event in events:
-        if event.kind == RECEIVE and (waiting := sent[event.peer, event.rank, event.what]):
+    events = [event for run in runs for event in run.events]
+    for event in of_kinds(events, SEND):
+        sent[event.rank, event.peer, event.what].append(event)
+    for event in of_kinds(events, RECEIVE):
+        if waiting := sent[event.peer, event.rank, event.what]:
             yield waiting.popleft(), event
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpu import COLLECTIVE, GPU, SEND, Event, Hardware
 from ndparallel.base.errors import UserError
+from ndparallel.base.events import of_kinds
 from ndparallel.base.words import count, ended
 from ndparallel.drawing.history import alike, timeline
 from ndparallel.engines.launch import RankResult, launch
@@ -87,9 +88,8 @@ def ready_made(results: Sequence[RankResult]) -> str:
 
 def called(results: Sequence[RankResult]) -> Iterator[tuple[str, str]]:
     """Yield the collectives of a run, each with its algorithm."""
-    for event in (Event._make(event) for result in results for event in result.events):
-        if event.kind == COLLECTIVE:
-            yield event.what[2:4]
+    for result in results:
+        yield from (event.what[2:4] for event in of_kinds(result.events, COLLECTIVE))
 
 
 MEASURED = "The run that is measured and shown is right."

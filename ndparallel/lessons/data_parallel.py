@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from math import fsum
 
-from gpu import COMPUTE, Event, si
+from gpu import COMPUTE, si
+from ndparallel.base.events import of_kinds
 from ndparallel.base.words import compare_durations, listed
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.options import hardware_from
@@ -154,7 +155,7 @@ def spent(runner: Runner, strategy: Strategy, job: Job) -> Row:
 
 def optimizer_seconds(events: Iterable[tuple]) -> float:
     """What one GPU spends on stepping its weights."""
-    computed = (event for event in map(Event._make, events) if event.kind == COMPUTE)
+    computed = of_kinds(events, COMPUTE)
     return fsum(event.end - event.start for event in computed if event.what.startswith("optimizer"))
 
 

@@ -17,9 +17,10 @@ from functools import lru_cache
 from typing import Any
 
 from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, Hardware, Link
+from ndparallel.base.events import of_kinds
 from ndparallel.drawing.history import RankRun
 from ndparallel.hardware.disturbances import undisturbed
-from ndparallel.results.measure import KIND, length, minus, union
+from ndparallel.results.measure import length, minus, union
 
 TRAFFIC = (SEND, RECEIVE, COLLECTIVE, WAIT)
 AXES = ("tp", "cp", "ep", "pp", "dp")
@@ -49,7 +50,7 @@ def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> li
 def by_axis(events: Iterable[tuple]) -> dict[str, list[Event]]:
     """One GPU's messages, collectives and waits for them, by their axis."""
     found: dict[str, list[Event]] = {name: [] for name in AXES}
-    for event in (Event._make(event) for event in events if event[KIND] in TRAFFIC):
+    for event in of_kinds(events, *TRAFFIC):
         axis = axis_of(event.peer if event.kind == WAIT else event.stream)
         found.get(axis, []).append(event)
     return found

@@ -24,11 +24,12 @@ from math import fsum
 from typing import Any, NamedTuple
 
 from gpu import COMPUTE, MEMORY, SEND, Event, Hardware, Link, si
+from ndparallel.base.events import KIND
 from ndparallel.drawing.history import RankRun
 from ndparallel.results.event_sums import Breakdown, EventSums
 
 Interval = tuple[float, float]
-KIND, START, END, BYTES, PEER = map(Event._fields.index, ("kind", "start", "end", "bytes", "peer"))
+START, END, BYTES, PEER = map(Event._fields.index, ("start", "end", "bytes", "peer"))
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpu import SEND
 from ndparallel.base.words import listed
 from ndparallel.engines.launch import RankResult
 from ndparallel.hardware.disturbances import Disturbances
-from ndparallel.results.measure import Measurement
+from ndparallel.results.measure import PEER, Measurement, sends
 
 
 def damages(strategies: Sequence[Measurement]) -> list[dict[str, Any]]:
@@ -31,10 +30,10 @@ def sentences(
 ) -> Iterator[str]:
     """Name the strategies that suffer most and least, and the links that slow none."""
     if len(rows) > 1:
-        (most, least), (first, *_, last) = ((f"{row['takes']:.2f}x" for row in (rows[0], rows[-1])), rows)
-        alike = f"All take {most} as long."
+        first, *_, last = rows
+        most, least = (f"{row['takes']:.2f}x" for row in (first, last))
         yield (
-            alike
+            f"All take {most} as long."
             if most == least
             else f"{first['strategy']} suffers most ({most}), {last['strategy']} least ({least})."
         )
@@ -49,10 +48,4 @@ def sentences(
 
 def is_used(runs: Sequence[RankResult], a: int, b: int) -> bool:
     """Whether one of these two GPUs has sent the other anything."""
-    pairs = ((a, b), (b, a))
-    return any(
-        event[2] == SEND and (event[0], event[8]) in pairs
-        for run in runs
-        if run.rank in (a, b)
-        for event in run.events
-    )
+    return any({run.rank, event[PEER]} == {a, b} for run in runs for event in sends(run.events))

@@ -10,6 +10,7 @@ import pytest
 
 from gpu import SEND, si
 from ndparallel.base.errors import UserError
+from ndparallel.base.events import KIND
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.combined import strategies_for
 from ndparallel.lessons.main import parser_of
@@ -18,7 +19,7 @@ from ndparallel.lessons.runner import Runner
 from ndparallel.lessons.table import run_lesson
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.by_axis import hierarchy
-from ndparallel.results.measure import BYTES, KIND, Measurement
+from ndparallel.results.measure import BYTES, Measurement
 from ndparallel.results.report import Report, Run
 from ndparallel.training.job import Job
 from tests.support.common import SMALL, loss_and_gradient_difference, measured, on_mesh, run, strategy
