@@ -94,15 +94,19 @@ def draw(timing: Timing, scale: float, plain: bool = False, width: float = math.
     Without colours a letter says the op; where it leaves no room for the number, that stands in a row of its
     own below.
     """
-    narrow = min(timing.lengths) * scale < 1 + digits(timing)
     seconds = min(timing.makespan, (width - len(margin(timing))) / scale)
-    labels: list[Label] = ([letter, number] if narrow else [letter_and_number]) if plain else [coloured]
-    lines = []
+    labels, lines = plain_labels(timing, scale) if plain else [coloured], []
     for rank in range(timing.schedule.ranks):
         for label in labels:
             start = margin(timing, rank if label is labels[0] else None)
             lines.append(Text.assemble((start, "bold"), row(timing, rank, seconds, scale, label)))
     return Text("\n").join([*lines, Text(margin(timing) + axis(seconds, scale), "dim")])
+
+
+def plain_labels(timing: Timing, scale: float) -> list[Label]:
+    """What the rows of a rank say of an action: letter and number, in two rows where one is too narrow."""
+    narrow = min(timing.lengths) * scale < 1 + digits(timing)
+    return [letter, number] if narrow else [letter_and_number]
 
 
 def row(timing: Timing, rank: int, seconds: float, scale: float, label: Label) -> Text:
@@ -179,22 +183,27 @@ def axis(seconds: float, scale: float) -> str:
 def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&", scale: float = math.inf) -> Text:
     """Explain the signs that occur in the pictures of `timings` at `scale`. In plain pictures, `drawn`, the
     sign of a pair may have found no room."""
-    schedules = [timing.schedule for timing in timings]
-    ops = {action.op for schedule in schedules for action in schedule.actions[0]}
+    ops = {action.op for timing in timings for action in timing.schedule.actions[0]}
     text = Text()
     for op in (op for op in NAMES if op in ops):
         text.append(f" {op} ", "bold" if plain else Style(color=ink_on(shade(op, 0)), bgcolor=shade(op, 0)))
         text.append(f" {NAMES[op]}   ")
     if any(timing.bubble_ratio > 0 for timing in timings):
         text.append(f" {IDLE_DOT} ", "dim").append(f" {TERMS[IDLE]}   ")
+    notes = notes_on(timings, plain, drawn, scale)
+    return text.append(f"\n {notes}", "dim") if notes else text
+
+
+def notes_on(timings: Sequence[Timing], plain: bool, drawn: str, scale: float) -> str:
+    """Say what shades, small letters, joined pairs and shortened numbers mean, where there are any."""
     notes = []
-    if any(schedule.chunks > 1 for schedule in schedules):
+    if any(timing.schedule.chunks > 1 for timing in timings):
         notes.append("small letters: a later chunk" if plain else "lighter: a later chunk")
-    if any(any(schedule.fused) for schedule in schedules) and not (plain and "&" not in drawn):
+    if any(any(timing.schedule.fused) for timing in timings) and ("&" in drawn or not plain):
         notes.append("&: two run as one" if plain else "underlined: two run as one")
     if any(min(timing.lengths) * scale < digits(timing) for timing in timings):
         notes.append("a number without room: its last digits")
-    return text.append("\n " + ", ".join(notes), "dim") if notes else text
+    return ", ".join(notes)
 
 
 def peaks(by_rank: Sequence[int], most: int = 4) -> str:

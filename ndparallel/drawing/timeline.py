@@ -15,7 +15,7 @@ Glossary
 import math
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -193,28 +193,28 @@ def axis(end: float, margin: int, columns: int) -> Iterator[Text]:
 
 
 def legend(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
-    """Yield the letters that occur, with their meaning, in lines that end between two letters, and what a
-    number, the height of a block and the rows below a GPU say."""
+    """Yield the letters that occur, with their meaning, and what a number, the height of a block and the rows
+    below a GPU say."""
     lanes = [lane for timeline in timelines for lane in timeline.lanes]
-    seen = {span.activity for lane in lanes for span in lane.spans}
-    letters = {span.activity for lane in lanes if lane.stream == COMPUTE for span in lane.spans} | {IDLE}
-    text = Text()
-    for activity, words in legend_words(letters).items():
-        if len(text) + len(f" x  {words}") > width:
-            text = yield from ended(text)
-        text.append(f" {ACTIVITIES[activity].letter} ", style(activity)).append(f" {words}   ")
-    yield from ended(text)
-    if seen & {COMMUNICATION, WAITING}:
-        number = (
-            "; number: its microbatch"
-            if any(span.microbatch is not None for lane in lanes for span in lane.spans)
-            else ""
-        )
+    computed = {span.activity for lane in lanes if lane.stream == COMPUTE for span in lane.spans}
+    yield from letters(computed | {IDLE}, width)
+    spans = [span for lane in lanes for span in lane.spans]
+    if any(span.activity in (COMMUNICATION, WAITING) for span in spans):
+        number = "; number: its microbatch" * any(span.microbatch is not None for span in spans)
         block = "Block: how much of it, \u2581 little to \u2588 all."
         yield Text(f"Letter: what fills most of a cell{number}. {block}", "dim")
-    groups = dict.fromkeys(lane.stream for lane in lanes if lane.stream != COMPUTE)
-    waits = any(has_row_of_waits(lane, each.seconds) for each in timelines for lane in each.lanes)
-    below = ["exposed time"] * waits
-    below += [f"when each group communicates ({', '.join(groups)})"] * bool(groups)
-    if groups:
-        yield Text(f"Rows below a GPU: {', and '.join(below)}.", "dim")
+    if groups := dict.fromkeys(lane.stream for lane in lanes if lane.stream != COMPUTE):
+        waits = any(has_row_of_waits(lane, each.seconds) for each in timelines for lane in each.lanes)
+        exposed = "exposed time, and " * waits
+        communicates = f"when each group communicates ({', '.join(groups)})"
+        yield Text(f"Rows below a GPU: {exposed}{communicates}.", "dim")
+
+
+def letters(activities: Collection[str], width: int) -> Iterator[Text]:
+    """Yield the letters of activities with their meaning, in lines that end between two of them."""
+    line = Text()
+    for activity, words in legend_words(activities).items():
+        if len(line) + len(f" x  {words}") > width:
+            line = yield from ended(line)
+        line.append(f" {ACTIVITIES[activity].letter} ", style(activity)).append(f" {words}   ")
+    yield from ended(line)
