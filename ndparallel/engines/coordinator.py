@@ -21,12 +21,10 @@ Glossary
 import time
 from typing import NamedTuple
 
-from ndparallel.engines.failures import DeadlockError, Failure
+from ndparallel.engines.failures import PATIENCE_SECONDS, DeadlockError, Failure
 from ndparallel.engines.task import RankResult, unpickled_result
 from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read, report
 from ndparallel.engines.world import RETURNED, World
-
-PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait
 
 
 class WaitReport(NamedTuple):

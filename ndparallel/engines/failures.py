@@ -32,6 +32,7 @@ class RankKilled(RankError, RunEnded):
 
 
 KEPT = {kind.__name__: kind for kind in (OutOfMemoryError, MismatchError, DeadlockError, UserError, RunEnded)}
+PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 

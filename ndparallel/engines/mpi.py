@@ -13,7 +13,6 @@ Glossary
     abandon      leave a rank program in the middle, because there is a verdict already
 """
 
-import pickle
 import signal
 import sys
 from collections import defaultdict, deque
@@ -28,17 +27,7 @@ from ndparallel.engines.coordinator import RunCoordinator, WaitReport
 from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
 from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
-from ndparallel.engines.task import (
-    PendingRun,
-    Program,
-    RankResult,
-    Task,
-    in_limit,
-    load,
-    pickled,
-    reference_to,
-    run_rank,
-)
+from ndparallel.engines.task import PendingRun, Program, RankResult, Task, perform, pickled, reference_to
 from ndparallel.engines.time_limit import TooLong
 from ndparallel.engines.waiting import Unread, Waiting, unread_in, waiting
 from ndparallel.engines.world import World, world
@@ -72,7 +61,7 @@ class MPI:
             here.send(rank, order)
         here.absent = set(range(1, self.world_size))
         coordinator = RunCoordinator(here, here.run, self.world_size)
-        channel = perform(here, order, coordinator)
+        channel = take_part(here, order, coordinator)
         while not coordinator.verdict:
             if not here.look():
                 coordinator.decide()
@@ -122,7 +111,7 @@ def serve(here: World) -> None:
         if frame[0] == "order":
             here.run = frame[1]
             here.take_early()
-            channel = perform(here, frame, None)
+            channel = take_part(here, frame, None)
             here.take_early()
         elif frame[0] == "end":
             return
@@ -132,17 +121,13 @@ def serve(here: World) -> None:
             channel.sort(source, frame, content)
 
 
-def perform(here: World, order: tuple, coordinator: RunCoordinator | None) -> "MPIChannel":
+def take_part(here: World, order: tuple, coordinator: RunCoordinator | None) -> "MPIChannel":
     """Run an order's program as this rank, and tell rank 0 how it ended. Returns its transport."""
     _, run, size, reference, task = order
     channel = MPIChannel(here, run, size, coordinator)
     try:
-        program = load(reference)
-        given = pickle.loads(task)
-        with in_limit(given):
-            result = run_rank(here.rank, program, given, channel)
-        result_bytes = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
-        channel.tell("ended", channel.sent, channel.taken(), result_bytes)
+        result = perform(here.rank, reference, task, channel)
+        channel.tell("ended", channel.sent, channel.taken(), result)
     except Abandoned:
         channel.tell("back")
     except (Exception, SystemExit, GeneratorExit, TooLong) as error:

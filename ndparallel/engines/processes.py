@@ -31,7 +31,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.engines.channel import QUESTION, Channels, write_frame
-from ndparallel.engines.failures import DeadlockError, Failure, killed
+from ndparallel.engines.failures import PATIENCE_SECONDS, DeadlockError, Failure, killed
 from ndparallel.engines.rank_process import RankSettings, launcher_sentinel, rank_main
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
 from ndparallel.engines.system import return_freed_memory
@@ -40,7 +40,6 @@ from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read,
 
 SPAWN_HINT = ' Was it launched outside `if __name__ == "__main__":`? Every rank reads that file anew.'
 TICK_SECONDS = 0.02
-PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait
 
 
 class Processes:

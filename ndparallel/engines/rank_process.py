@@ -10,7 +10,6 @@ Glossary
 import gc
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -23,7 +22,7 @@ from ndparallel.engines.channel import Channel, Channels
 from ndparallel.engines.failures import Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.system import end_with_parent, keep_to_core, usable_cores
-from ndparallel.engines.task import ProgramReference, in_limit, load, run_rank
+from ndparallel.engines.task import ProgramReference, perform
 
 
 class LauncherSentinel:
@@ -108,11 +107,7 @@ def _outcome(channel: Channel, reference: ProgramReference, task: bytes) -> byte
     """Run the program: a pickled RankResult, which the launcher opens when it has the time, or a Failure."""
     outcome: bytes | Failure
     try:
-        program = load(reference)  # first: the arguments may be of kinds that its file defines
-        given = pickle.loads(task)
-        with in_limit(given):
-            result = run_rank(channel.rank, program, given, channel)
-        outcome = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+        outcome = perform(channel.rank, reference, task, channel)
         channel.end(failed=False)
     except BaseException as error:
         outcome = failure_of(channel.rank, error)

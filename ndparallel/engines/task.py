@@ -121,6 +121,15 @@ def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankRes
     return RankResult(rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes, gpu.journal)
 
 
+def perform(rank: int, reference: "ProgramReference", task: bytes, transport: Any) -> bytes:
+    """Run a program on a pickled Task, as this rank. Returns the RankResult, pickled."""
+    program = load(reference)  # first: the arguments may be of kinds that its file defines
+    given = pickle.loads(task)
+    with in_limit(given):
+        result = run_rank(rank, program, given, transport)
+    return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+
+
 class ProgramReference(NamedTuple):
     """Where a function is found: the file, the name its module goes by, and the function's name in it."""
 
