@@ -37,6 +37,12 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {brief(name)}.{hint} There are: {f'{comma} '.join(by_lower.values())}.")
 
 
+def check_known(kind: str, name: object, choices: Collection[str]) -> None:
+    """Raise UserError, in the words of `unknown`, for a name that is none of the choices."""
+    if name not in choices:
+        raise unknown(kind, str(name), choices)
+
+
 def find_choice(kind: str, name: str, choices: Collection[str]) -> str:
     """Return the choice of that name, in whatever case it is written. Raises UserError where none has it."""
     by_lower = {choice.lower(): choice for choice in choices}

@@ -18,7 +18,7 @@ import numpy as np
 
 from collectives import ALGORITHMS, Algorithm, Group
 from gpu import Hardware, Link
-from ndparallel.base.errors import unknown
+from ndparallel.base.errors import check_known
 from ndparallel.collective import lockstep
 from ndparallel.collective.algorithms import are_even, candidates, nodes_of
 from ndparallel.collective.clocks import start_clocks
@@ -136,10 +136,8 @@ def first(holds: Callable[[np.ndarray], np.ndarray], low: int, high: int) -> int
 
 def find_algorithm(collective: str, algorithm: str) -> Algorithm:
     """Return an entry of collectives.ALGORITHMS. Raises UserError for a name that is not in it."""
-    if collective not in ALGORITHMS:
-        raise unknown("collective", collective, ALGORITHMS)
-    if algorithm not in ALGORITHMS[collective]:
-        raise unknown(f"algorithm of {collective}:", algorithm, ALGORITHMS[collective])
+    check_known("collective", collective, ALGORITHMS)
+    check_known(f"algorithm of {collective}:", algorithm, ALGORITHMS[collective])
     return ALGORITHMS[collective][algorithm]
 
 

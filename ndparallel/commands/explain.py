@@ -10,7 +10,7 @@ Idea   The same lists that `ndparallel plan` adds up. An operation is bound by c
 import argparse
 
 from gpu import si
-from ndparallel.base.errors import unknown
+from ndparallel.base.errors import check_known
 from ndparallel.base.options import at_least_one
 from ndparallel.commands.explain_rows import ExecutedRows, FrameworkRows, Row, rows_of
 from ndparallel.commands.plan_one import sharing_of, told_shared_ports
@@ -57,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     job, plan = job_and_plan(smallest_job(with_defaults(arguments)))
     unit = arguments.unit or units_of(job)[0]
-    if unit not in units_of(job):
-        raise unknown(f"unit of {job.shape.name}:", unit, units_of(job))
+    check_known(f"unit of {job.shape.name}:", unit, units_of(job))
     work = workload_of(job, plan)
     rows, found = rows_of(work), prediction_of(job, work)
     passes = explained(rows, unit)

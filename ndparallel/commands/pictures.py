@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu import si
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quoting import visible
 from ndparallel.book.pictures import FOLDER, PICTURES, is_stale, path_of, strays
@@ -31,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     for name in arguments.names:
-        if name not in PICTURES:
-            raise unknown("picture", name, PICTURES)
+        check_known("picture", name, PICTURES)
     if not arguments.folder.is_dir():
         raise UserError(
             f"there is no directory {str(arguments.folder)!r} for pictures: make it, or name another with "

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu import Hardware, Link, Operation
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known, unknown
 from ndparallel.base.files import read_json, read_text
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.attention_rates import fraction_at
@@ -316,12 +316,12 @@ def complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table with what it leaves out: from the preset that it is based on, else what is usual.
     Raises UserError for unknown or missing keys."""
     base = table.get("based_on", "")
-    if base and str(base) not in data_sheets():
-        raise unknown("hardware", str(base), data_sheets())
+    if base:
+        check_known("hardware", str(base), data_sheets())
     whole = {**USUAL, **data_sheets().get(str(base), {}), **table}
     whole.pop("based_on", None)
-    for key in [key for key in whole if key not in FIGURES]:
-        raise unknown(f"key of hardware {name!r}:", key, FIGURES)
+    for key in whole:
+        check_known(f"key of hardware {name!r}:", key, FIGURES)
     if missing := [key for key in needed_keys(whole) if whole.get(key) is None]:
         raise UserError(
             f'hardware {name!r} lacks {", ".join(missing)}; based_on = "h100" would take them from a preset.'

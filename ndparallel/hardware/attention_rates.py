@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.quantities import LEAST
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve
@@ -31,8 +31,7 @@ class AttentionRates(NamedTuple):
 def attention_rates(subject: str, given: Any) -> AttentionRates:
     """Return the published rates of that name, or those of a table. Raises UserError for anything else."""
     if isinstance(given, str):
-        if given not in published():
-            raise unknown(f"table of {subject}:", given, published())
+        check_known(f"table of {subject}:", given, published())
         return published()[given]
     if not isinstance(given, Mapping):
         raise UserError(f"{subject} must be a table of fractions, as in {EXAMPLE}, not {brief(given)}.")

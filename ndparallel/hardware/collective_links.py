@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gpu import Hardware, Link
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.dtypes import positive
@@ -53,16 +53,14 @@ def link_shares(subject: str, given: Any, inside: Link, across: Link) -> dict[st
         "bandwidth_across": across.bandwidth_bytes_per_second,
     }
     for collective in given:
-        if collective not in COLLECTIVES:
-            raise unknown(f"collective of {subject}:", collective, dict.fromkeys(COLLECTIVES))
+        check_known(f"collective of {subject}:", collective, COLLECTIVES)
     return {name: LinkShares(**shares(f"{subject}.{name}", each, whole)) for name, each in given.items()}
 
 
 def shares(subject: str, given: Mapping[str, Any], whole: Mapping[str, float]) -> dict[str, float]:
     found = {}
     for key, value in given.items():
-        if key not in UNITS:
-            raise unknown(f"key of {subject}:", key, dict.fromkeys(UNITS))
+        check_known(f"key of {subject}:", key, UNITS)
         if not whole[key]:
             raise UserError(f"{subject}.{key} needs a link whose {key} is above 0.")
         found[key] = positive(f"{subject}.{key}", parse_quantity(value, UNITS[key], subject)) / whole[key]

@@ -8,7 +8,7 @@ Glossary
 from collections.abc import Mapping
 from typing import Any
 
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.quantities import LEAST, parse_quantity
 from ndparallel.base.quoting import brief
 
@@ -34,8 +34,7 @@ def checked_peaks(subject: str, given: Any) -> dict[str, float]:
     if not isinstance(given, Mapping) or "bf16" not in given:
         raise UserError(f'{subject} must be a table with at least bf16, as in {{ bf16 = "989 TFLOP/s" }}.')
     for dtype in given:
-        if dtype not in DTYPES.values():
-            raise unknown(f"dtype of {subject}:", dtype, dict.fromkeys(DTYPES.values()))
+        check_known(f"dtype of {subject}:", dtype, DTYPES.values())
     peaks = {
         dtype: positive(f"{subject}.{dtype}", parse_quantity(rate, "FLOP/s", f"{subject}.{dtype}"))
         for dtype, rate in given.items()
@@ -50,8 +49,7 @@ def checked_gains(subject: str, given: Any) -> dict[str, float]:
             f"not {brief(given)}."
         )
     for dtype in given:
-        if dtype not in DTYPES.values():
-            raise unknown(f"dtype of {subject}:", dtype, dict.fromkeys(DTYPES.values()))
+        check_known(f"dtype of {subject}:", dtype, DTYPES.values())
     return {dtype: number_up_to(f"{subject}.{dtype}", gain, MOST_GAIN) for dtype, gain in given.items()}
 
 

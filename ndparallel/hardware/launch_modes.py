@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.dtypes import positive
@@ -34,8 +34,7 @@ def launch_seconds(subject: str, given: Any) -> LaunchSeconds:
     if not isinstance(given, Mapping):
         return LaunchSeconds(parse_quantity(given, "seconds", subject), {})
     for mode in given:
-        if mode not in MODES:
-            raise unknown(f"mode of {subject}:", mode, dict.fromkeys(MODES))
+        check_known(f"mode of {subject}:", mode, MODES)
     if "eager" not in given:
         raise UserError(
             f'{subject} must say eager, as in {{ eager = "13 us", compiled = "3 us" }}, not {brief(given)}.'

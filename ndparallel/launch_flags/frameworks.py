@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.words import option_of
 from ndparallel.hardware.architecture import has_bf16
 from ndparallel.launch_flags import (
@@ -171,8 +171,7 @@ FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, TORCHTITAN, 
 def emit(framework: str, job: TrainingJob, plan: Plan) -> str:
     """The launch script or recipe of a plan, as `ndparallel plan --emit` prints it. Raises UserError for a
     framework that none is written for, and, saying what, for what the framework cannot run."""
-    if framework not in FRAMEWORKS:
-        raise unknown("launch format", framework, FRAMEWORKS)
+    check_known("launch format", framework, FRAMEWORKS)
     return FRAMEWORKS[framework].written(job, plan)
 
 

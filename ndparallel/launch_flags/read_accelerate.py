@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
@@ -252,8 +252,8 @@ def of_fsdp1(settings: Settings, hardware: Hardware, gpus: int) -> tuple[int, in
     if degrees := [key for key in (CP, REPLICAS, SHARDS) if settings.number(key) > 1]:
         raise UserError(f"{degrees[0]} beside {VERSION} 1, which Accelerate refuses: take {VERSION} 2.")
     word = settings.text(STRATEGY)
-    if (name := NUMBERED.get(word, word.upper())) not in STRATEGIES:
-        raise unknown(STRATEGY, name, STRATEGIES)
+    name = NUMBERED.get(word, word.upper())
+    check_known(STRATEGY, name, STRATEGIES)
     zero, in_node = STRATEGIES[name]
     return zero, host_size(hardware) if in_node and gpus > host_size(hardware) else 0
 

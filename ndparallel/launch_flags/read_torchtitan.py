@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import note_on_defaults, release
@@ -116,8 +116,7 @@ def shape_of(settings: TorchtitanSettings) -> ModelShape:
     """The model, by the name of its flavor. Raises UserError for one that the planner does not know."""
     own = {(found.module, found.flavor): name for name, found in MODELS.items()}
     module, flavor = settings.text("model.module"), settings.text("model.flavor")
-    if module not in (modules := {of for of, _ in own}):
-        raise unknown("module of torchtitan", module, sorted(modules))
+    check_known("module of torchtitan", module, sorted({of for of, _ in own}))
     if (module, flavor) not in own:
         raise unknown(f"flavor of {module}", flavor, [known for of, known in own if of == module])
     shape = find_model(own[module, flavor])

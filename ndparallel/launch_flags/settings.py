@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.options import nearest
 from ndparallel.base.quoting import brief, visible, without_long_words
 from ndparallel.base.words import listed
@@ -52,8 +52,8 @@ class Settings:
 
     def word(self, key: str, known: Mapping[str, Any]) -> Any:
         """What a word stands for. Raises UserError for one that is not known."""
-        if (value := self.text(key)) not in known:
-            raise unknown(key, value, known)
+        value = self.text(key)
+        check_known(key, value, known)
         return known[value]
 
     def switch(self, key: str) -> bool:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known, unknown
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags.frozen import frozen
@@ -93,9 +93,8 @@ def own_configurations() -> Mapping[str, Configuration]:
 def own_configuration(module: str, name: str) -> Configuration:
     """One of them by its name. Raises UserError for one that torchtitan does not have."""
     if (full := f"{module}.{name}") not in own_configurations():
-        modules = {each.partition(".")[0] for each in own_configurations()}
-        if module not in modules:
-            raise unknown("module of torchtitan", module, sorted(modules))
+        modules = sorted({each.partition(".")[0] for each in own_configurations()})
+        check_known("module of torchtitan", module, modules)
         own = [each for each in own_configurations() if each.startswith(f"{module}.")]
         raise unknown(f"configuration of {module}", name, [each.partition(".")[2] for each in own])
     return dict(own_configurations()[full])

@@ -8,7 +8,7 @@ from math import isclose
 from typing import Any
 
 from gpu import si
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.functions import file_in
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import compare_durations, count, listed
@@ -147,8 +147,7 @@ def as_layout(lesson: Lesson, name: str, words: str, function: Callable, gpus: i
     if not isinstance(returned, dict):
         raise UserError(f"{words} returned {brief(returned)}: return a dict of {', '.join(known)}.")
     for key in returned:
-        if key not in known:
-            raise unknown(f"key of the layout that {words} returned:", str(key), known)
+        check_known(f"key of the layout that {words} returned:", key, known)
     changes = {name: value for name, value in returned.items() if name in OF_THE_JOB}
     degrees = {name: value for name, value in returned.items() if name not in OF_THE_JOB}
     return grid(lesson.strategies[0].program, name, with_experts(degrees) | changes, **degrees)

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.pipeline.actions import Layout
@@ -60,8 +60,7 @@ def check_words(job: "TrainingJob") -> None:
     fields = (("dtype", (job.dtype,), NUMBER_TYPES), ("moments", (job.moments,), MOMENTS))
     for field, words, known in (*fields, ("offload", offload, OFFLOADS)):
         for word in words:
-            if word not in known:
-                raise unknown(field, str(word), known)
+            check_known(field, word, known)
 
 
 def check_shares(job: "TrainingJob") -> None:

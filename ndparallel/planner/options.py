@@ -12,7 +12,7 @@ from itertools import compress
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, find_choice, unknown
+from ndparallel.base.errors import UserError, check_known, find_choice, unknown
 from ndparallel.base.options import at_least_one
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed, option_of
@@ -121,8 +121,8 @@ def plan_for(job: TrainingJob, gpus: int, name: str | None = None, **fields: Any
     each other, sequence parallelism from the job's software. Plan's own defaults know no job, and are
     without sequence parallelism. Raises UserError, with the nearest legal value, where the plan cannot be.
     """
-    for field in fields.keys() - PLAN_DEFAULTS.keys():
-        raise unknown("field of a plan", field, PLAN_DEFAULTS)
+    for field in fields:
+        check_known("field of a plan", field, PLAN_DEFAULTS)
     given = plan_options_given(argparse.Namespace(**fields, plan=name))
     asked = argparse.Namespace(**PLAN_DEFAULTS | given, gpus=gpus)
     check_given(asked)

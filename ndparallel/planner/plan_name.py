@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count, listed
 from ndparallel.model.costs import RECOMPUTE
@@ -138,8 +138,7 @@ def known_modules(names: Sequence[str]) -> tuple[str, ...]:
     """These modules of selective recomputation, each once and in one order. Raises UserError for what
     is none."""
     for name in names:
-        if name not in MODULES:
-            raise unknown("module of selective recomputation", name, MODULES)
+        check_known("module of selective recomputation", name, MODULES)
     return ordered_modules(names)
 
 

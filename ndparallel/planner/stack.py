@@ -9,7 +9,7 @@ Limit  A stack stands for a framework's common settings in one year, not for eve
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ndparallel.base.errors import unknown
+from ndparallel.base.errors import check_known
 from ndparallel.planner.optimizer_kernels import bytes_of
 from ndparallel.planner.stack_words import check_words
 
@@ -315,8 +315,7 @@ class Stack(
     def __post_init__(self) -> None:
         check_words(self)
         for module in self.selective:
-            if module not in MODULES:
-                raise unknown("module of selective recomputation", module, MODULES)
+            check_known("module of selective recomputation", module, MODULES)
 
     def running(self, zero: int, pp: int, shards: int = 2) -> "Stack":
         """The stack as it runs such a plan, over so many shards of ZeRO-3: without an overlap that it then

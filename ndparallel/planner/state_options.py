@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known, unknown
 from ndparallel.hardware.accelerator import host_bandwidth
 from ndparallel.planner.adapters import NF4_BITS, TARGETS, Adapters, adapted_names
 from ndparallel.planner.job import MOMENTS, OFFLOADS, TrainingJob
@@ -77,8 +77,7 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
 def on_model(adapters: Adapters | None, shape: ModelShape) -> Adapters | None:
     """Return the adapters. Raises UserError for a matrix that the model does not have."""
     for matrix in adapters.matrices if adapters else ():
-        if matrix not in (names := adapted_names(shape)):
-            raise unknown(f"matrix of {shape.name} for --lora-on:", matrix, names)
+        check_known(f"matrix of {shape.name} for --lora-on:", matrix, adapted_names(shape))
     return adapters
 
 
@@ -107,8 +106,7 @@ def recomputed_modules(arguments: argparse.Namespace, stack: Stack) -> tuple[str
     """Return the modules, each once; none where the software runs just these again. Raises UserError for what
     is none, or where nothing is recomputed selectively."""
     for module in arguments.recompute_modules:
-        if module not in MODULES:
-            raise unknown("--recompute-modules:", module, MODULES)
+        check_known("--recompute-modules:", module, MODULES)
     if arguments.recompute_modules and arguments.recompute != "selective":
         raise UserError("--recompute-modules names what --recompute selective runs again: add that.")
     modules = ordered_modules(arguments.recompute_modules)

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.base.errors import UserError, check_whole, find_choice, unknown
+from ndparallel.base.errors import UserError, check_known, check_whole, find_choice, unknown
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count, listed
@@ -258,8 +258,7 @@ def other_experts(job: TrainingJob, beside: bool) -> str:
 def check_fixed(fixed: Fixed) -> None:
     """Raise UserError for what is no part of a plan, or no value of it."""
     for name in fixed:
-        if name not in FIXABLE:
-            raise unknown("part of a plan", name, FIXABLE)
+        check_known("part of a plan", name, FIXABLE)
         if name == "recompute_modules":
             known_modules(fixed[name])
         else:
@@ -285,8 +284,7 @@ def parsed(words: str) -> tuple[str, Any]:
             f"{brief(words)} fixes nothing; write a part of the plan and its value, as in tp=8 or "
             "schedule=1f1b."
         )
-    if name not in FIXABLE:
-        raise unknown("part of a plan", name, FIXABLE)
+    check_known("part of a plan", name, FIXABLE)
     if name == "recompute":
         return name, find_choice(name, value, RECOMPUTE)
     if name == "schedule":

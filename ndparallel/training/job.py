@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
-from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.base.options import at_least_one
 from ndparallel.base.words import choices, count, option_of
 from ndparallel.model.costs import RECOMPUTE
@@ -35,6 +35,13 @@ MOST_STEPS = 1_000_000  # of a pipeline, in all its stages
 MOST_TRAINED = 10_000  # steps of a run, which keeps the events of all
 MOST_ROWS = 2**31 - 1  # that an int32 counts
 DTYPES = ("float32", "float64", BFLOAT16)
+WORDS = {
+    "dtype": DTYPES,
+    "recompute": RECOMPUTE,
+    "optimizer": OPTIMIZERS,
+    "tp_overlap": TP_OVERLAP,
+    "context_parallel": VARIANTS,
+}
 STEPPED = ("optimizer", "learning_rate", "clip_grad_norm")
 WORK = ("model", "batch", "steps", "seed", "dtype", "grad_reduce_in_bf16", "text", *STEPPED, "sizes_only")
 
@@ -72,12 +79,8 @@ class Job:
     sizes_only: bool = False  # arrays have no content: all messages, clocks and memory, and no numbers
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise unknown("dtype", self.dtype, DTYPES)
-        if self.recompute not in RECOMPUTE:
-            raise unknown("recompute", self.recompute, RECOMPUTE)
-        if self.optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        for name, words in WORDS.items():
+            check_known(name, getattr(self, name), words)
         check_counts(self)
         for name in ("bucket_mb", "unit_mb"):
             if not getattr(self, name) >= 0:  # nor is NaN
@@ -89,6 +92,7 @@ class Job:
             raise UserError(f"--clip-grad-norm is {self.clip_grad_norm:g}; it must be above 0.")
         check_bfloat16(self)
         check_tensor_parallel(self)
+        check_overlap(self)
         check_context_parallel(self)
         check_experts(self)
         check_pipeline(self)
@@ -205,8 +209,11 @@ def check_tensor_parallel(job: Job) -> None:
         legal = [degree for degree in range(1, model.heads + 1) if all(rule.holds(degree) for rule in rules)]
         fails = f"can neither {' nor '.join(broken)}" if len(broken) > 1 else f"cannot {broken[0]}"
         raise DegreeError("tp", tp, fails, legal)
-    if job.tp_overlap not in TP_OVERLAP:
-        raise unknown("tp_overlap", job.tp_overlap, TP_OVERLAP)
+
+
+def check_overlap(job: Job) -> None:
+    """Raise UserError where parts of an activation cannot hide the sums over tp, or cannot be cut."""
+    model, tp = job.model, job.mesh.tp
     if job.parts > 1 and tp > 1 and job.tp_overlap != "none":
         raise UserError(
             "parts hide the sums behind the very matmuls: choose parts=1 with tp_overlap backward."
@@ -227,8 +234,6 @@ def check_context_parallel(job: Job) -> None:
     """Raise UserError where the sequence cannot be cut into an early and a late piece for each rank, and
     further over tp."""
     cp, tp, sequence = job.mesh.cp, job.mesh.tp, job.model.sequence
-    if job.context_parallel not in VARIANTS:
-        raise unknown("context_parallel", job.context_parallel, VARIANTS)
     (rule,) = context_rules(sequence)
     if not rule.holds(cp):
         near = [degree for degree in divisors(sequence) if rule.holds(degree)]
