@@ -18,6 +18,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import si
 
+MOST_IN_A_LINE = 1000  # of TOML: of a key with many dots, tomllib's time grows with the square
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # which Windows has not, as it has no pipes that are files
 
 
@@ -64,6 +65,28 @@ def read_json(path: str | Path, most_bytes: float) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: this is not JSON: {error}.") from None
+
+
+def read_toml(path: str | Path, most_bytes: float) -> dict[str, Any]:
+    """Return the tables of a TOML file. Raises UserError as read_text does, for what is not TOML, and for a
+    line longer than any number needs."""
+    text = read_text(path, most_bytes)
+    longest = max(map(len, text.splitlines()), default=0)
+    if longest > MOST_IN_A_LINE:
+        raise UserError(
+            f"{path}: a line has {longest:,} characters, and a line of TOML may have {MOST_IN_A_LINE:,}."
+        )
+    try:
+        return parse_toml(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: this is not TOML: {error}.") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of TOML. Raises ValueError for text that is not TOML."""
+    import tomllib  # the lessons need no such file
+
+    return tomllib.loads(text)
 
 
 def write_atomically(path: str | Path, text: str) -> None:

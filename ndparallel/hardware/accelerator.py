@@ -34,7 +34,7 @@ from typing import Any
 
 from gpu import Hardware, Link, Operation
 from ndparallel.base.errors import UserError, check_known, unknown
-from ndparallel.base.files import read_json, read_text
+from ndparallel.base.files import parse_toml, read_json, read_toml
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.attention_rates import fraction_at
 from ndparallel.hardware.collective_links import SLOWDOWN, LinkShares, link_shares
@@ -55,7 +55,7 @@ from ndparallel.hardware.matmul_efficiency import Curve, along, tile_fill
 from ndparallel.hardware.pocket import IDEALIZED
 
 WIDE_HEAD = 128  # from which on heads are as good as published kernels' best
-MOST_BYTES, MOST_IN_A_LINE = 256e3, 1000  # of a file
+MOST_BYTES = 256e3  # of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,31 +204,9 @@ def slower_host(hardware: Hardware) -> Hardware:
 def data_sheets() -> dict[str, dict[str, Any]]:
     """Return the tables of `presets.toml` by name, each with the figures of the one that it is based on."""
     whole: dict[str, dict[str, Any]] = {}
-    for name, table in read_toml(Path(__file__).with_name("presets.toml").read_text("utf-8")).items():
+    for name, table in parse_toml(Path(__file__).with_name("presets.toml").read_text("utf-8")).items():
         whole[name] = {**whole.get(table.get("based_on", ""), {}), **table}
     return whole
-
-
-def read_toml(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError for text that is not TOML."""
-    import tomllib  # the lessons' own hardware needs no file
-
-    return tomllib.loads(text)
-
-
-def read_toml_file(path: Path) -> dict[str, Any]:
-    """Read a TOML file. Raises UserError for what is not TOML, and for a line longer than any number needs:
-    of a key with many dots, tomllib's time grows with the square."""
-    text = read_text(path, MOST_BYTES)
-    longest = max(map(len, text.splitlines()), default=0)
-    if longest > MOST_IN_A_LINE:
-        raise UserError(
-            f"{path}: a line has {longest:,} characters, and a line of TOML may have {MOST_IN_A_LINE:,}."
-        )
-    try:
-        return read_toml(text)
-    except (ValueError, RecursionError) as error:  # tomllib's errors
-        raise UserError(f"{path}: this is not TOML: {error}.") from None
 
 
 def read_hardware(path: Path) -> Accelerator:
@@ -236,7 +214,7 @@ def read_hardware(path: Path) -> Accelerator:
     the missing ones from a preset."""
     if not path.exists():
         raise UserError(f"there is no file {path}; presets are {', '.join(hardware_names())}.")
-    table = read_json(path, MOST_BYTES) if path.suffix == ".json" else read_toml_file(path)
+    table = (read_json if path.suffix == ".json" else read_toml)(path, MOST_BYTES)
     if not isinstance(table, dict):
         raise UserError(f"{path} must hold one table of keys and values, not {brief(table)}.")
     return accelerator(str(table.pop("name", path.stem)), table)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ndparallel.base.errors import UserError, check_known
+from ndparallel.base.files import parse_toml
 from ndparallel.base.quantities import LEAST
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve
@@ -60,9 +61,7 @@ def curve_of(subject: str, given: Any) -> Curve:
 @cache
 def published() -> dict[str, AttentionRates]:
     """The tables of attention.toml."""
-    import tomllib  # the lessons' own hardware needs no file
-
-    tables = tomllib.loads(Path(__file__).with_name("attention.toml").read_text("utf-8"))
+    tables = parse_toml(Path(__file__).with_name("attention.toml").read_text("utf-8"))
     return {name: published_rates(table) for name, table in tables.items()}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError, check_known, unknown
-from ndparallel.base.files import read_text
+from ndparallel.base.files import parse_toml, read_text
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags.frozen import frozen
 from ndparallel.launch_flags.recipe_file import Call, Words, chosen, recipes_in
@@ -156,11 +156,9 @@ def last_name(call: Call) -> str:
 
 def of_toml(text: str) -> Configuration | None:
     """The settings of a file of TOML, and its release's defaults; None for what is none."""
-    import tomllib  # for such files alone
-
     try:
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+        tables = parse_toml(text)
+    except (ValueError, RecursionError):
         return None
     return OLDER_DEFAULTS | flat(tables) if any(map(tables.get, SECTIONS)) else None
 

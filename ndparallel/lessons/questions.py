@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ndparallel.base.files import parse_toml
 from ndparallel.base.words import three_digits
-from ndparallel.hardware.accelerator import read_toml
 from ndparallel.results.record import record_in, value_of
 
 UNITS = {"%": 0.01, "x": 1.0, "ms": 1e-3, "s": 1.0, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -62,7 +62,7 @@ class Question:
 def questions() -> tuple[Question, ...]:
     """Return all questions, in the order of the book."""
     text = Path(__file__).with_name("questions.toml").read_text("utf-8")
-    return tuple(question_of(name, table) for name, table in read_toml(text).items())
+    return tuple(question_of(name, table) for name, table in parse_toml(text).items())
 
 
 def question_of(name: str, table: dict[str, Any]) -> Question:
