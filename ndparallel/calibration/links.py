@@ -19,8 +19,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import whole_number
 from ndparallel.calibration.kernels import device_of
 from ndparallel.calibration.table import FittedLink, Links, fitted_link
-from ndparallel.calibration.timing import Announce, Budget, Clock, Run, Sampler, Windows, mean_seconds, median
-from ndparallel.results.progress import ignore, progress
+from ndparallel.calibration.timing import Budget, Clock, Run, Sampler, Windows, mean_seconds, median
+from ndparallel.results.progress import Announce, ignore, progress
 
 BYTES = (2**10, 2**14, 2**18, 2**22)
 REPETITIONS = 5  # of what is timed before it is known how long it takes

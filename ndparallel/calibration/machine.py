@@ -11,6 +11,7 @@ from ndparallel.base.words import count
 from ndparallel.calibration.kernels import device_of
 from ndparallel.calibration.links import launched
 from ndparallel.calibration.table import ThisMachine
+from ndparallel.engines.system import usable_cores
 
 
 def machine(torch: Any, name: str) -> ThisMachine:
@@ -59,4 +60,4 @@ def default_path(name: str) -> Path:
 
 def processors() -> int:
     """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(usable_cores()) or os.cpu_count() or 1

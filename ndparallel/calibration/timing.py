@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.results.progress import Announce
 
 MOST_SPREAD = 0.25
 LEAST_SHARE = 0.9  # of the wall's seconds, in which a quiet machine's thread has a core
@@ -36,7 +37,6 @@ Key = TypeVar("Key")
 Run = Callable[[], object]
 Sampler = Callable[[], float]
 Clock = Callable[[], float]  # seconds, when all that was begun is done
-Announce = Callable[[str], None]
 
 
 class Budget:

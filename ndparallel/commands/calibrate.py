@@ -35,7 +35,6 @@ from ndparallel.calibration.kernels import (
 )
 from ndparallel.calibration.table import hardware_table, measured
 from ndparallel.calibration.timing import (
-    Announce,
     Budget,
     Clock,
     Core,
@@ -46,6 +45,7 @@ from ndparallel.calibration.timing import (
     of_kind,
 )
 from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import Announce
 from ndparallel.results.tables import quiet_table
 
 

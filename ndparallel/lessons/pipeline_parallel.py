@@ -55,12 +55,12 @@ def microbatches(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     return Sweep(f"Bubble against microbatches, 4 GPUs, {4 * job.batch} sequences", rows, sentence)
 
 
-def about_theory(model: ModelConfig, gpus: int = 4) -> str:
+def about_theory(model: ModelConfig) -> str:
     """Say what the theory leaves out: all GPUs wait for the one that has most to do, however many
     microbatches there are. "" where all have the same."""
-    work: list[float] = list(layers_per_stage(model, gpus))
+    work: list[float] = list(layers_per_stage(model, 4))
     work[-1] += head_in_blocks(model)
-    idle = 1 - sum(work) / (gpus * max(work))
+    idle = 1 - sum(work) / (len(work) * max(work))
     if idle < 0.0005:
         return ""
     return (

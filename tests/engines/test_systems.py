@@ -151,7 +151,7 @@ BY_PROCESSES = {"channel.py", "processes.py", "rank_process.py", "shared.py"}
 GUARDED = {  # where hasattr() stands before it, or a `with suppress(AttributeError)`
     "files.py": "O_TMPFILE",
     "grade.py": "killpg SIGKILL setsid",
-    "machine.py": "sysconf sched_getaffinity",
+    "machine.py": "sysconf",
     "system.py": "sched_getaffinity sched_setaffinity SIGKILL",
 }
 
