@@ -8,7 +8,6 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import compress
 from typing import Any
 
 from gpu import Hardware
@@ -36,6 +35,13 @@ from ndparallel.planner.state_options import (
     states_from,
 )
 
+# the fields of a software stack that say whether communication of a group is beside compute; tp has words
+HIDDEN_BY = {
+    "dp": ("dp_overlap", "prefetch", "gathers_first"),
+    "pp": ("pp_overlap",),
+    "cp": ("cp_overlap",),
+    "ep": ("hides_dispatch",),
+}
 SWITCHES_OF_MIXTURES = ("fused_permutation", "fused_router", "fp32_router")
 # the defaults of all options, in one place: the parser leaves out what was not given
 JOB_DEFAULTS: dict[str, Any] = {
@@ -197,25 +203,30 @@ def routing_from(arguments: argparse.Namespace, shape: ModelShape) -> dict[str, 
 def stack_from(arguments: argparse.Namespace, hardware: Hardware, shape: ModelShape) -> Stack:
     name = arguments.software or ("pocket" if hardware.name == "pocket" else "megatron-core")
     stack = software_on(name, hardware, shape)
-    if arguments.flash_attention is not None and arguments.flash_attention != stack.flash:
+    if arguments.flash_attention not in (None, stack.flash):
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
-    stack = travelling(stack, arguments)
-    switches = {"dispatcher": arguments.dispatcher, "graphs": arguments.cuda_graphs}
-    given: dict[str, Any] = {name: word.replace("none", "") for name, word in switches.items() if word}
+    stack = replace(travelling(stack, arguments), **switches_from(arguments, stack))
+    if arguments.overlap is None:
+        return stack
+    if stack.grid:
+        raise UserError(
+            "--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave "
+            "it out."
+        )
+    return overlapping(stack, arguments.overlap)
+
+
+def switches_from(arguments: argparse.Namespace, stack: Stack) -> dict[str, Any]:
+    """The switches of the software that are given. Raises UserError for those that the lessons' own lacks."""
+    words = {"dispatcher": arguments.dispatcher, "graphs": arguments.cuda_graphs}
+    given: dict[str, Any] = {name: word.replace("none", "") for name, word in words.items() if word}
     given |= {name: True for name in SWITCHES_OF_MIXTURES if getattr(arguments, name)}
     if given and stack.executed:
         raise UserError(
             "--dispatcher, --fused-permutation, --fused-router, --fp32-router and --cuda-graphs are of other "
             "software than the lessons' own: leave them out."
         )
-    given |= {"expert_tp": arguments.etp == "tp"} if arguments.etp else {}
-    stack = replace(stack, **given)
-    if arguments.overlap is not None and stack.grid:
-        raise UserError(
-            "--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave "
-            "it out."
-        )
-    return stack if arguments.overlap is None else overlapping(stack, arguments.overlap)
+    return given | ({"expert_tp": arguments.etp == "tp"} if arguments.etp else {})
 
 
 def travelling(stack: Stack, arguments: argparse.Namespace) -> Stack:
@@ -233,29 +244,17 @@ def overlapping(stack: Stack, words: str) -> Stack:
             f"{', '.join(OVERLAPS)}, or none."
         )
     tp = ("backward" if stack.tp_overlap == "none" else stack.tp_overlap) if "tp" in wanted else "none"
-    dp, pp, cp, ep = (group in wanted for group in ("dp", "pp", "cp", "ep"))
-    return replace(
-        stack,
-        tp_overlap=tp,
-        dp_overlap=dp,
-        prefetch=dp,
-        gathers_first=dp,
-        pp_overlap=pp,
-        cp_overlap=cp,
-        hides_dispatch=ep,
-    )
+    switches: dict[str, Any] = {
+        field: group in wanted for group, fields in HIDDEN_BY.items() for field in fields
+    }
+    return replace(stack, tp_overlap=tp, **switches)
 
 
 def overlapped(stack: Stack) -> str:
     """The groups whose communication is beside compute, as --overlap names them."""
-    hidden = (
-        stack.tp_overlap != "none",
-        stack.dp_overlap,
-        stack.pp_overlap,
-        stack.cp_overlap,
-        stack.hides_dispatch,
-    )
-    return ",".join(compress(OVERLAPS, hidden)) or "none"
+    tp = ["tp"] * (stack.tp_overlap != "none")
+    others = [group for group, (field, *_) in HIDDEN_BY.items() if getattr(stack, field)]
+    return ",".join([*tp, *others]) or "none"
 
 
 def unchecked_plan(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
