@@ -72,17 +72,15 @@ class Stated:
     def size(self, field: str, otherwise: Any = None) -> Any:
         """Return a size as stated, as in the preset, or by a rule. Raises UserError where there is none."""
         value = self.get(field)
-        value = getattr(self.known, field) if value is None and self.known else value
+        if value is None and self.known:
+            value = getattr(self.known, field)
         if value is None and otherwise is None:
             raise UserError(
                 f"the run does not give its model's {field}, and no preset is called {self.name!r}."
             )
         value = otherwise if value is None else value
-        return (
-            value
-            if isinstance(value, str | bool) and isinstance(otherwise, str | bool)
-            else checked_size(value, field)
-        )
+        is_word = isinstance(value, str | bool) and isinstance(otherwise, str | bool)
+        return value if is_word else checked_size(value, field)
 
     def count(self, field: str) -> int | None:
         """Return a number that may be 0 or missing."""
@@ -169,25 +167,31 @@ def latent_of(stated: Stated) -> LatentAttention | None:
 
 def experts_of(stated: Stated, layers: int) -> Experts | None:
     """Return the stated experts, or the preset's."""
-    number, top_k, ffn, shared = map(stated.count, ("experts", "top_k", "expert_ffn", "shared_experts"))
+    number, top_k, ffn = map(stated.count, ("experts", "top_k", "expert_ffn"))
     known = stated.known.experts if stated.known else None
     if number and not known:
         known = Experts(number, top_k or 1, ffn or stated.size("ffn"))
     if not known:
         return None
-    shared = known.shared_experts if shared is None else shared
+    ffn = ffn or known.ffn
+    dense = dense_layers(stated, layers, known.dense_layers)
     return replace(
         known,
         **groups_of(stated, known if number in (None, known.experts) else None),
+        **shared_of(stated, known, ffn),
         experts=number or known.experts,
         top_k=top_k or known.top_k,
-        ffn=ffn or known.ffn,
-        shared_experts=shared,
-        shared_ffn=(stated.count("shared_ffn") or known.shared_ffn or ffn or known.ffn) if shared else 0,
-        dense_layers=tuple(
-            layer for layer in dense_layers(stated, layers, known.dense_layers) if layer < layers
-        ),
+        ffn=ffn,
+        dense_layers=tuple(layer for layer in dense if layer < layers),
     )
+
+
+def shared_of(stated: Stated, known: Experts, ffn: int) -> dict[str, Any]:
+    """Return the number of shared experts and their width: as stated, else the preset's, else `ffn`."""
+    shared = stated.count("shared_experts")
+    shared = known.shared_experts if shared is None else shared
+    width = stated.count("shared_ffn") or known.shared_ffn or ffn
+    return {"shared_experts": shared, "shared_ffn": width if shared else 0}
 
 
 def groups_of(stated: Stated, known: Experts | None) -> dict[str, Any]:
@@ -226,13 +230,9 @@ def cut_by(tp: int, stack: Stack, shape: ModelShape) -> ModelShape:
 
 def padded_heads(tp: int, shape: ModelShape) -> tuple[int, int]:
     heads = padded(shape.heads, tp)
-    kv_heads = (
-        heads
-        if shape.kv_heads == shape.heads
-        else shape.kv_heads
-        if tp % shape.kv_heads == 0
-        else padded(shape.kv_heads, tp)
-    )
+    if shape.kv_heads == shape.heads:
+        return heads, heads
+    kv_heads = shape.kv_heads if tp % shape.kv_heads == 0 else padded(shape.kv_heads, tp)
     return heads, kv_heads if heads % kv_heads == 0 else heads
 
 

@@ -135,16 +135,8 @@ def micro_batch(batch: Mapping[str, Any], dp: int) -> int:
 
 
 def microbatches_of(batch: Mapping[str, Any]) -> int:
-    return int(
-        next(
-            (
-                number_in(batch[key])
-                for key in ("microbatches", "gradient_accumulation")
-                if number_in(batch.get(key))
-            ),
-            0,
-        )
-    )
+    numbers = (number_in(batch.get(key)) for key in ("microbatches", "gradient_accumulation"))
+    return int(next(filter(None, numbers), 0))
 
 
 def global_batch(batch: Mapping[str, Any], plan: Plan) -> int:

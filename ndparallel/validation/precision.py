@@ -34,28 +34,22 @@ def in_four_bytes(job: TrainingJob, dtype: str) -> TrainingJob:
     (github.com/Dao-AILab/flash-attention, README)."""
     assert isinstance(job.hardware, Accelerator)
     gpu = job.hardware
-    peak = (
-        gpu.peak_flops_per_second[dtype]
-        if dtype in gpu.peak_flops_per_second
-        else gpu.peak_flops_per_second["bf16"] / 16
+    peaks = gpu.peak_flops_per_second
+    peak = peaks.get(dtype, peaks["bf16"] / 16)
+    inside, across = (
+        replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / 2)
+        for link in (gpu.inside, gpu.across)
     )
-    links = {
-        side: replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / 2)
-        for side, link in links_of(gpu).items()
-    }
     hardware = replace(
         gpu,
-        flops_per_second=gpu.flops_per_second * peak / gpu.peak_flops_per_second["bf16"],
-        peak_flops_per_second={**gpu.peak_flops_per_second, "bf16": peak},
+        flops_per_second=gpu.flops_per_second * peak / peaks["bf16"],
+        peak_flops_per_second={**peaks, "bf16": peak},
         memory_bandwidth_bytes_per_second=gpu.memory_bandwidth_bytes_per_second / 2,
         memory_bytes=gpu.memory_bytes / 2,
-        **links,
+        inside=inside,
+        across=across,
     )
     stack = replace(
         job.stack, optimizer_bytes=SINGLE_OPTIMIZER_BYTES, logits_kept=SINGLE_LOGITS, attention="unfused"
     )
     return replace(job, hardware=hardware, stack=stack)
-
-
-def links_of(gpu: Accelerator) -> dict[str, Any]:
-    return {"inside": gpu.inside, "across": gpu.across}
