@@ -43,6 +43,15 @@ def check_known(kind: str, name: object, choices: Collection[str]) -> None:
         raise unknown(kind, str(name), choices)
 
 
+def refusal_of(work: Callable[..., object], *given: Any) -> str:
+    """Say what a call raises UserError for; "" where it raises none."""
+    try:
+        work(*given)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def find_choice(kind: str, name: str, choices: Collection[str]) -> str:
     """Return the choice of that name, in whatever case it is written. Raises UserError where none has it."""
     by_lower = {choice.lower(): choice for choice in choices}

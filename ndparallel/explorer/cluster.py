@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from gpu import si
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, refusal_of
 from ndparallel.base.options import Parser
 from ndparallel.base.words import change_in, three_digits
 from ndparallel.explorer.lanes import lanes
@@ -167,11 +167,7 @@ class PlanQuestion:
 
     def refusal(self, setup: Mapping[str, Any]) -> str:
         """Say why a plan cannot be; nothing where it can."""
-        try:
-            self.changed(*self.job_and_plan(setup), setup["what_if"])
-        except UserError as error:
-            return str(error)
-        return ""
+        return refusal_of(lambda: self.changed(*self.job_and_plan(setup), setup["what_if"]))
 
     def changed(self, job: TrainingJob, plan: Plan, change: str) -> tuple[TrainingJob, Plan]:
         return (job, plan) if change == CHANGES[0] else changed_plan(job, plan, change)

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from gpu import COMPUTE, MEMORY_KINDS, WAIT, Hardware, si
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, refusal_of
 from ndparallel.base.json_text import json_value
 from ndparallel.base.options import Parser
 from ndparallel.drawing.history import alike, memory_points, timeline
@@ -134,11 +134,7 @@ def entry(setup: Mapping[str, Any]) -> tuple[Any, Entry]:
 
 def refusal(setup: Mapping[str, Any]) -> str:
     """Say why a set-up cannot be; nothing where it can."""
-    try:
-        entry(setup)
-    except UserError as error:
-        return str(error)
-    return ""
+    return refusal_of(entry, setup)
 
 
 def answer(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpu import Hardware
-from ndparallel.base.errors import UserError, check_known
+from ndparallel.base.errors import UserError, check_known, refusal_of
 from ndparallel.base.words import option_of
 from ndparallel.hardware.architecture import has_bf16
 from ndparallel.launch_flags import (
@@ -110,12 +110,7 @@ class Framework:
     def refusal(self, job: TrainingJob, plan: Plan) -> str:
         """Why it cannot run this plan, whatever software it was priced for; "" where it can."""
         job = self.priced(job)
-        try:
-            refuse(self.rules, job, plan)
-            self.written(job, plan)
-        except UserError as reason:
-            return str(reason)
-        return ""
+        return refusal_of(refuse, self.rules, job, plan) or refusal_of(self.written, job, plan)
 
 
 MEGATRON = Framework(
