@@ -49,18 +49,16 @@ def slow(gpu: Accelerator) -> Accelerator:
     )
 
 
-def halved(which: str) -> Change:
-    """The links inside or across nodes at half their rate."""
+def halved(links: str, where: str, test: str) -> Change:
+    """The links "inside" or "across" nodes at half their rate; `where` in words, and how to test them."""
 
     def change(gpu: Accelerator) -> Accelerator:
-        link = getattr(gpu, which)
+        link = getattr(gpu, links)
         half = replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / 2)
-        return replace(gpu, inside=half) if which == "inside" else replace(gpu, across=half)
+        return replace(gpu, **{links: half})
 
-    test = "nccl-tests' all_reduce_perf on one node" if which == "inside" else "all_reduce_perf on two nodes"
-    where = "inside a node" if which == "inside" else "between nodes"
     return hardware_change(
-        f"links {where} at half their rate", change, f"--what-if bandwidth_{which}/2", test
+        f"links {where} at half their rate", change, f"--what-if bandwidth_{links}/2", test
     )
 
 
@@ -156,8 +154,8 @@ CAUSES: tuple[Change, ...] = (
         slow,
         look="each rank's time for the same matmul, clocks and temperature (nvidia-smi -q -d CLOCK)",
     ),
-    halved("across"),
-    halved("inside"),
+    halved("across", "between nodes", "all_reduce_perf on two nodes"),
+    halved("inside", "inside a node", "nccl-tests' all_reduce_perf on one node"),
     hardware_change(
         "pageable memory on the host",
         lambda gpu: replace(gpu, host_bytes_per_second=gpu.host_bytes_per_second / 2),
