@@ -63,7 +63,7 @@ Links = Mapping[tuple[str, str], FittedLink]  # by collective, and inside or acr
 
 
 def hardware_table(
-    machine: ThisMachine, samples: Samples, links: Links, slowdown: float | None = None
+    machine: ThisMachine, samples: Samples, links: Links, slowdown: float | None
 ) -> dict[str, Any]:
     """Return the keys and values of a hardware file. The links of all are those that all-reduces show."""
     seconds = {kernel: median(found) for kernel, found in samples.items()}

@@ -81,7 +81,7 @@ def show_beside(
     changed: Predictions,
     measured: list[Difference],
     remedies: list[Any],
-    of_a_script: bool = False,
+    of_a_script: bool,
 ) -> None:
     if found.missing_bytes > 0:
         from ndparallel.commands.plan_remedies import show_remedies

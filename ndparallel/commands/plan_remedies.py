@@ -81,7 +81,7 @@ def with_headroom(arguments: argparse.Namespace, remedy: Remedy) -> list[Remedy]
     return [replace(remedy, instead_of=("--headroom",))] if arguments.max_memory is None else []
 
 
-def show_remedies(console: Console, remedies: list[Remedy], of_a_script: bool = False) -> None:
+def show_remedies(console: Console, remedies: list[Remedy], of_a_script: bool) -> None:
     width = min(console.width, WIDTH)
     if not remedies:
         console.print(prose(NONE, width))

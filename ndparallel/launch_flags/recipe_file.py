@@ -80,7 +80,7 @@ class Recipes:
 
 
 def recipes_in(
-    text: str, sections: frozenset[str], imported: Callable[[str], Configuration | None], package: str = ""
+    text: str, sections: frozenset[str], imported: Callable[[str], Configuration | None], package: str
 ) -> Recipes:
     """Read a file of the `package` from which it imports names with a dot. Raises UserError for what is no
     Python."""

@@ -30,7 +30,7 @@ class LaunchRule:
     refusal: Callable[[TrainingJob, Plan], UserError]
 
 
-def has_no(framework: str, what: str, instead: str = "") -> UserError:
+def has_no(framework: str, what: str, instead: str) -> UserError:
     """The refusal of what a framework's release does not have, with what to do instead."""
     return UserError(f"{release(framework)} has no {what}{f'; {instead}' if instead else ''}.")
 

@@ -217,7 +217,7 @@ def parts(found: Prediction) -> list[tuple[str, float]]:
     ]
 
 
-def training_words(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> str:
+def training_words(found: Prediction, tokens: float, price_per_gpu_hour: float | None) -> str:
     """How long so many tokens take, and what they cost in the price's currency."""
     many = f"{tokens:.3g}".replace("e+", "e")
     days = f"{many} tokens take {three_digits(found.days(tokens))} days"

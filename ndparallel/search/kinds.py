@@ -57,7 +57,7 @@ def time_kinds(
     found: Candidates,
     queue: TimingQueue,
     timed: Sequence[Timed],
-    executor: Executor | None = None,
+    executor: Executor | None,
 ) -> list[Timed]:
     """Time the plans of the least estimates of each kind that may come near the best."""
     estimates = estimates_of(job, found, queue)

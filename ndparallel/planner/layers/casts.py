@@ -22,7 +22,7 @@ BEHIND_NORM = tuple(
 class Casts(LayerKernels):
     """Writes casts into lists."""
 
-    def written_into(self, items: list, twice: frozenset[str] = frozenset()) -> list:
+    def written_into(self, items: list, twice: frozenset[str]) -> list:
         """Cast what a matmul in fewer than 16 bits takes: its activations, or their gradients; its weights
         too, where nobody keeps them cast. The gradient of the weights takes what the two others made, but of
         matrices that cast `twice`, whose input is kept in 16 bits."""

@@ -131,7 +131,7 @@ def replay_for(plan: Plan, microbatches: int, group: int | None = None) -> Repla
     return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None, group)
 
 
-def replay_of_step(plan: Plan, microbatches: int, durations: Work | None = None) -> Replay:
+def replay_of_step(plan: Plan, microbatches: int, durations: Work | None) -> Replay:
     """The plan's schedule by name; one that is searched for is made for these very seconds (2401.10241,
     section 3.1)."""
     if not plan.recipe.memory_limit:
