@@ -148,17 +148,8 @@ def is_mpi(words: list[str]) -> bool:
 def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
     """What the launcher starts. Raises UserError where the file does not say."""
     known = {name: " ".join(value) for name, value in variables.items()}
-    launched = {
-        word.partition("=")[0]: word.partition("=")[2] or after
-        for word, after in zip(words, [*words[1:], ""])
-    }
-    each = next((launched[name] for name in PER_NODE if name in launched), "")
-    each = known.get("SLURM_GPUS_ON_NODE", each) if each in ("gpu", "auto") else each
-    nodes = next((launched[name] for name in NODES if name in launched), "1")
-    if each.isdecimal() and nodes.isdecimal() and len(each + nodes) < 12:
-        return int(each) * int(nodes)
-    if included := slots_in(launched.get("--include", "")):
-        return included
+    if (ranks := launched_by_torch(words, known)) is not None:
+        return ranks
     if (size := known.get("WORLD_SIZE", "")).isdecimal() and len(size) < 12:
         return int(size)
     if ranks := started(words, known):
@@ -167,6 +158,20 @@ def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
         "how many GPUs? The file does not say it in numbers (--nnodes, --nproc-per-node, or #SBATCH --nodes, "
         "--gpus-per-node and srun): add --gpus."
     )
+
+
+def launched_by_torch(words: list[str], known: Mapping[str, str]) -> int | None:
+    """What torchrun, or DeepSpeed's launcher, is told to start; None where that is no number."""
+    told = {
+        word.partition("=")[0]: word.partition("=")[2] or after
+        for word, after in zip(words, [*words[1:], ""])
+    }
+    each = next((told[name] for name in PER_NODE if name in told), "")
+    each = known.get("SLURM_GPUS_ON_NODE", each) if each in ("gpu", "auto") else each
+    nodes = next((told[name] for name in NODES if name in told), "1")
+    if each.isdecimal() and nodes.isdecimal() and len(each + nodes) < 12:
+        return int(each) * int(nodes)
+    return slots_in(told.get("--include", "")) or None
 
 
 def gpus_started(words: list[str], variables: Mapping[str, list[str]]) -> int:

@@ -171,15 +171,21 @@ def of_command(words: list[str], variables: Mapping[str, list[str]], files: File
     own = arguments_of(launcher or words)
     arguments = programs_arguments(program, files)
     asked = of_program(arguments, program, files)  # which counts for more than the launcher's
-    if not any("accelerate" in word for word in words[:3]) or not own.keys() & NAMES:
-        gpus = own.get("num_processes") or str(gpus_started(launcher or words, variables))
-        return AccelerateJob(options_of(asked | {"num_processes": gpus}), arguments) if asked else None
+    if any("accelerate" in word for word in words[:3]) and own.keys() & NAMES:
+        return AccelerateJob(options_of(launched_with(own, asked, files)), arguments)
+    gpus = own.get("num_processes") or str(gpus_started(launcher or words, variables))
+    return AccelerateJob(options_of(asked | {"num_processes": gpus}), arguments) if asked else None
+
+
+def launched_with(own: Mapping[str, str], asked: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    """What `accelerate launch` sets: by its file or its switches, by its `own` options, and last by what is
+    `asked` for in the program's arguments."""
     way = next((WAYS[name] for name in WAYS if name in own), "NO")
     file = accelerates(files.text(own["config_file"])) if "config_file" in own else {"distributed_type": way}
     known = {*frozen("accelerate")["keys"]} - NAMES
     options = {name: value for name, value in own.items() if name in known}
     programs = asked if way == "MULTI_GPU" else {name: asked[name] for name in asked if "fsdp_" in name}
-    return AccelerateJob(options_of(file | options | programs), arguments)
+    return {**file, **options, **programs}
 
 
 def options_of(said: Mapping[str, Any]) -> Configuration:

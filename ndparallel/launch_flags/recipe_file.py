@@ -84,26 +84,33 @@ def recipes_in(
 ) -> Recipes:
     """Read a file of the `package` from which it imports names with a dot. Raises UserError for what is no
     Python."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
-        raise UserError(f"{line}it is no Python that can be read.") from None
+    tree = parsed(text)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     constants = {
         node.targets[0].id: node.value
         for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    names = {
-        alias.asname or alias.name: ".".join(
-            filter(None, [package if node.level else "", node.module, alias.name])
-        )
-        for node in imports
-        for alias in node.names
-    }
-    return Recipes(functions, constants, names, sections, imported)
+    return Recipes(functions, constants, imported_names(tree, package), sections, imported)
+
+
+def parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserError(f"{line}it is no Python that can be read.") from None
+
+
+def imported_names(tree: ast.Module, package: str) -> dict[str, str]:
+    """The names that a file imports from modules, each with its module."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            path = [package if node.level else "", node.module or ""]
+            for alias in node.names:
+                names[alias.asname or alias.name] = ".".join(filter(None, [*path, alias.name]))
+    return names
 
 
 def chosen(recipes: Recipes, name: str | None) -> Configuration:
