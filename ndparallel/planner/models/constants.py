@@ -107,15 +107,22 @@ def constants_of(entries: Mapping[str, Any]) -> Constants:
     entries = {**scaling, **{key: value for key, value in entries.items() if key not in by_layer}}
     found: dict[str, Any] = {name: number_of(entries, keys) for name, keys in KEYS.items()}
     found |= {name: truth_of(entries, key) for name, key in FLAGS.items()}
-    kept = tuple((key, entries[key]) for key in OTHERS if entries.get(key) not in (None, False, 1))
-    kept += tuple((key, "of each kind of layer") for key in SCALING if is_nested(entries.get(key)))
-    kept += tuple((key, "of each layer") for key in by_layer)
-    own = tuple(
-        (key, value) for key, value in scaling.items() if key not in ("rope_theta", "rope_type", "type")
+    others = {key: entries[key] for key in OTHERS if entries.get(key) not in (None, False, 1)}
+    others |= {key: "of each kind of layer" for key in SCALING if is_nested(entries.get(key))}
+    others |= dict.fromkeys(by_layer, "of each layer")
+    return Constants(
+        **found,
+        rotary_scaling=named_scaling(scaling),
+        others=tuple(others.items()),
+        unrotated=unrotated_layers(entries),
     )
+
+
+def named_scaling(scaling: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The kind of scaling, and its own numbers; nothing for the usual one."""
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    scaled = () if kind == "default" else (("type", kind), *own)
-    return Constants(**found, rotary_scaling=scaled, others=kept, unrotated=unrotated_layers(entries))
+    own = {key: value for key, value in scaling.items() if key not in ("rope_theta", "rope_type", "type")}
+    return () if kind == "default" else (("type", kind), *own.items())
 
 
 def unrotated_layers(entries: Mapping[str, Any]) -> tuple[int, ...]:
