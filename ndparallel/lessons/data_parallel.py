@@ -124,17 +124,13 @@ def cost_of_parts(rows: list[Row]) -> str:
     fit = [name for name in ACCUMULATED if name in first and name in last]
     if not fit:
         return "Where the batch is not cut, none of them fits into the memory of a GPU."
-    sent = {name: f"{last[name]['sent_bytes'] / first[name]['sent_bytes']:.1f}" for name in fit}
-    alike = [
-        f"{'the same' if times == '1.0' else f'{times}x as many'} with "
-        f"{listed([name for name in fit if sent[name] == times])}"
-        for times in dict.fromkeys(sent.values())
-    ]
+    times = {name: f"{last[name]['sent_bytes'] / first[name]['sent_bytes']:.1f}" for name in fit}
     slowest = max(fit, key=lambda name: last[name]["step_seconds"] / first[name]["step_seconds"])
     longer = compare_durations(last[slowest]["step_seconds"], first[slowest]["step_seconds"])
     exposed, less = (si(of[slowest]["exposed_communication_seconds"], "s") for of in (last, first))
+    bytes_sent = listed(times_as_many(times))
     return (
-        f"In {most} parts instead of one, the bytes sent are {listed(alike)}: what is sharded is gathered or "
+        f"In {most} parts instead of one, the bytes sent are {bytes_sent}: what is sharded is gathered or "
         f"reduced for each part. The step grows most with {slowest}: it {longer}, and exposes {exposed} of "
         f"communication instead of {less}."
     )
@@ -151,6 +147,14 @@ def spent(runner: Runner, strategy: Strategy, job: Job) -> Row:
     row, results = row_and_results(runner, entry_of(strategy, job, 4), SPENT, strategy=strategy.name)
     steps = [optimizer_seconds(rank.events) / job.steps for rank in results]
     return row | {"optimizer_seconds": sum(steps) / len(steps) if steps else None}
+
+
+def times_as_many(times: dict[str, str]) -> list[str]:
+    """Write ["the same with DDP", "4.0x as many with ZeRO-2 and FSDP"]."""
+    alike: dict[str, list[str]] = {}
+    for name, each in times.items():
+        alike.setdefault("the same" if each == "1.0" else f"{each}x as many", []).append(name)
+    return [f"{words} with {listed(names)}" for words, names in alike.items()]
 
 
 def optimizer_seconds(events: Iterable[tuple]) -> float:
