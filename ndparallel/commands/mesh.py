@@ -91,11 +91,9 @@ def mesh_from(arguments: argparse.Namespace) -> Mesh:
             f"{LARGEST_MESH:,}."
         )
     if gpus % each:
-        fit = listed([str(number) for number in (gpus - gpus % each, gpus - gpus % each + each) if number])
-        raise UserError(
-            f"tp * cp * pp is {each}, which does not divide {gpus} GPUs: choose {fit.replace('and', 'or')} "
-            "GPUs."
-        )
+        below = gpus - gpus % each
+        fit = " or ".join(str(number) for number in (below, below + each) if number)
+        raise UserError(f"tp * cp * pp is {each}, which does not divide {gpus} GPUs: choose {fit} GPUs.")
     if "dp" in degrees and mesh.world_size != gpus:
         raise UserError(
             f"tp * cp * dp * pp is {mesh.world_size}, not {gpus} GPUs: dp={gpus // each} would fill them."
