@@ -26,6 +26,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+# an op's message goes to the next stage or to the one before; W sends none
+ONWARD = {"F": +1, "I": -1, "B": -1, "W": 0}
+
 
 class Action(NamedTuple):
     """One thing that a rank does without a stop: `op` is one of F, B, I, W."""

@@ -14,12 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ndparallel.pipeline.actions import Action, Layout
+from ndparallel.pipeline.actions import ONWARD, Action, Layout
 from ndparallel.pipeline.checker import GIVES, waits_for
 from ndparallel.pipeline.work import Reduction, Work, checked_seconds
-
-# an op's message goes to the next stage or to the one before; W sends none
-ONWARD = {"F": +1, "I": -1, "B": -1, "W": 0}
 
 
 class Line:

@@ -17,9 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ndparallel.base.errors import UserError
-from ndparallel.pipeline.actions import Action, Schedule
+from ndparallel.pipeline.actions import ONWARD, Action, Schedule
 from ndparallel.pipeline.checker import GIVES, explain, run_ranks, waits_for
-from ndparallel.pipeline.clock import ONWARD
 from ndparallel.pipeline.steps import KIND, LINE, OUT_LINE, SENDER, Step, Waits
 
 Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions

@@ -24,10 +24,10 @@ import numpy as np
 from collectives import Group
 from gpu import GPU
 from ndparallel.model.units import Unit
-from ndparallel.pipeline.actions import Action, Schedule
+from ndparallel.pipeline.actions import ONWARD, Action, Schedule
 from ndparallel.pipeline.catalog import build
 
-DIRECTION = {"F": "forward", "B": "backward", "I": "backward"}
+DIRECTION = {"F": ("F", "forward"), "B": ("B", "backward"), "I": ("B", "backward")}  # of an op's message
 
 
 @lru_cache(maxsize=64)
@@ -60,13 +60,13 @@ class Stages:
         nothing for W."""
         if action.op == "F" and action.stage == 0:
             return self.tokens[action.microbatch]
-        if action.op == "W" or (action.op != "F" and action.stage == self.schedule.layout.stages - 1):
+        source = action.stage - ONWARD[action.op]
+        if action.op == "W" or source == self.schedule.layout.stages:
             return None
-        direction = DIRECTION[action.op]
-        what = (direction[0].upper(), action.stage, action.microbatch)
+        name, direction = DIRECTION[action.op]
+        what = (name, action.stage, action.microbatch)
         if what in self.here:
             return self.here.pop(what)
-        source = action.stage - 1 if action.op == "F" else action.stage + 1
         return self.gpu.irecv(self.rank_of(source), what, stream=f"pp receive {direction}").wait()
 
     def run(
@@ -89,11 +89,11 @@ class Stages:
 
     def send(self, action: Action, y: Any) -> None:
         """Send an output to the stage that needs it, on this rank or another."""
-        target = action.stage + 1 if action.op == "F" else action.stage - 1
+        target = action.stage + ONWARD[action.op]
         if action.op == "W" or not 0 <= target < self.schedule.layout.stages:
             return
-        direction = DIRECTION[action.op]
-        what = (direction[0].upper(), target, action.microbatch)
+        name, direction = DIRECTION[action.op]
+        what = (name, target, action.microbatch)
         if self.rank_of(target) == self.gpu.rank:
             self.here[what] = y
         else:

@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.pipeline.actions import Action, Schedule
+from ndparallel.pipeline.actions import ONWARD, Action, Schedule
 from ndparallel.pipeline.checker import GIVES, run_ranks, waits_for
-from ndparallel.pipeline.clock import ONWARD
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.lesson_runs.cluster import LockstepMachine

@@ -12,9 +12,8 @@ from typing import Any
 
 from ndparallel.engines.journal import Action as Entry
 from ndparallel.engines.journal import Computed, Journal, Received, Sent, WaitedForMessage, WaitedForStream
-from ndparallel.pipeline.actions import Action, Schedule
+from ndparallel.pipeline.actions import ONWARD, Action, Schedule
 from ndparallel.pipeline.checker import GIVES
-from ndparallel.pipeline.clock import ONWARD
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.ports import Piece, PortUse, Round
 from ndparallel.planner.step.streams import (
