@@ -12,12 +12,13 @@ Limit  No tensor parallelism: transformers has its own for each model, which is 
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.nodes import full_nodes
 from ndparallel.launch_flags.rules import (
+    SOME_LAYERS,
     LaunchRule,
     has_no,
     recomputes_some_layers,
@@ -165,17 +166,10 @@ def refuse_other_states(job: TrainingJob) -> None:
         raise accelerate_lacks("capacity factor", "leave --capacity-factor out")
 
 
-def accelerate_lacks(what: str, instead: str) -> UserError:
-    return has_no("accelerate", what, instead)
-
-
+accelerate_lacks = partial(has_no, "accelerate")
 never = rule_maker(accelerate_lacks)
 RULES = (
-    never(
-        "full recomputation of {plan.recompute_layers} layers of a stage",
-        "recompute all layers, or none",
-        recomputes_some_layers,
-    ),
+    never(SOME_LAYERS, "recompute all layers, or none", recomputes_some_layers),
     never("pipeline", "take --pp 1", lambda job, plan: plan.pp > 1),
     never(
         "tensor parallelism that is priced here: each model has its own in transformers",

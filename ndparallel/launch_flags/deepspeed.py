@@ -19,12 +19,13 @@ Limit  ZeRO++'s shards inside a node are left out.
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.nodes import full_nodes
 from ndparallel.launch_flags.rules import (
+    SOME_LAYERS,
     has_no,
     is_none_of,
     recomputes_some_layers,
@@ -186,17 +187,10 @@ def refuse_other_states(job: TrainingJob, plan: Plan) -> None:
         raise deepspeed_lacks("capacity factor of AutoEP's experts", "leave --capacity-factor out")
 
 
-def deepspeed_lacks(what: str, instead: str) -> UserError:
-    return has_no("deepspeed", what, instead)
-
-
+deepspeed_lacks = partial(has_no, "deepspeed")
 never = rule_maker(deepspeed_lacks)
 RULES = (
-    never(
-        "full recomputation of {plan.recompute_layers} layers of a stage",
-        "recompute all layers, or none",
-        recomputes_some_layers,
-    ),
+    never(SOME_LAYERS, "recompute all layers, or none", recomputes_some_layers),
     never(
         "schedule {plan.schedule}",
         "it has 1f1b",

@@ -89,6 +89,9 @@ def switches_apart(stack: Stack, other: Stack, free: Sequence[str]) -> list[str]
     ]
 
 
+SOME_LAYERS = "full recomputation of {plan.recompute_layers} layers of a stage"
+
+
 def recomputes_some_layers(job: TrainingJob, plan: Plan) -> Any:
     """Whether a number of layers of each stage runs again, and not all."""
     return (plan.recompute == "full") & (plan.recompute_layers > 0)

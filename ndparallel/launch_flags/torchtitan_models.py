@@ -6,10 +6,9 @@ Idea   torchtitan builds a model from a flavor of its own, not from sizes: a pla
 Limit  The release of torchtitan.json. Sizes are compared, not the constants on which no second depends.
 """
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
-from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.rules import LaunchRule, has_no, rule_maker
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.models.presets import preset
@@ -106,10 +105,7 @@ def flavor_of(job: TrainingJob) -> Flavor:
     return found
 
 
-def torchtitan_lacks(what: str, instead: str) -> UserError:
-    return has_no("torchtitan", what, instead)
-
-
+torchtitan_lacks = partial(has_no, "torchtitan")
 never = rule_maker(torchtitan_lacks)
 MODEL_RULES = (
     never(  # Decoder.Config.update_from_config in torchtitan/models/common/decoder.py

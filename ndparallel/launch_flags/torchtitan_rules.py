@@ -8,7 +8,7 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of, recomputes_some_layers
+from ndparallel.launch_flags.rules import SOME_LAYERS, LaunchRule, is_none_of, recomputes_some_layers
 from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, never, torchtitan_lacks
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.job import Plan, TrainingJob
@@ -115,11 +115,7 @@ RULES = (
             f"take a multiple of {tokens_divisor(plan)}",
         ),
     ),
-    never(
-        "full recomputation of {plan.recompute_layers} layers of a stage",
-        "take all, or selective",
-        recomputes_some_layers,
-    ),
+    never(SOME_LAYERS, "take all, or selective", recomputes_some_layers),
     LaunchRule(
         lambda job, plan: plan.modules(job.stack) != TORCHTITAN.selective and plan.recompute == "selective",
         lambda job, plan: torchtitan_lacks(
