@@ -87,6 +87,7 @@ def load_torch() -> Any:
 
 
 def device_of(torch: Any) -> str:
+    """The kind of device that torch would train on."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -113,19 +114,18 @@ def has_compiler() -> bool:
 
 def kernels(torch: Any, sizes: Sizes) -> dict[Kernel, Run]:
     """Return what is measured, in the order of a round."""
-    device, dtype = device_of(torch), sizes.dtypes[0]
-    found: dict[Kernel, Run] = {}
+    dtype, found = sizes.dtypes[0], dict[Kernel, Run]()
     for each in sizes.dtypes:
         for shape in sizes.matmuls:
-            found[Kernel("matmul", each, shape)] = matmul(torch, device, each, shape)
+            found[Kernel("matmul", each, shape)] = matmul(torch, each, shape)
     for length in sizes.lengths:
         batch = (max(1, sizes.tokens // length), HEADS, length, sizes.width)
-        for kind, run in attention(torch, device, dtype, batch):
+        for kind, run in attention(torch, dtype, batch):
             found[Kernel(kind, dtype, batch)] = run
-    for kind, run in element_by_element(torch, device, dtype, sizes.elements):
+    for kind, run in element_by_element(torch, dtype, sizes.elements):
         found[Kernel(kind, dtype, (sizes.elements,))] = run
-    found[Kernel("optimizer", dtype, (sizes.parameters,))] = adamw(torch, device, dtype, sizes.parameters)
-    found[Kernel("launch", dtype, (2 * CHAIN,))] = launches(torch, device, dtype)
+    found[Kernel("optimizer", dtype, (sizes.parameters,))] = adamw(torch, dtype, sizes.parameters)
+    found[Kernel("launch", dtype, (2 * CHAIN,))] = launches(torch, dtype)
     return found
 
 
@@ -136,8 +136,8 @@ def more_kernels(torch: Any, sizes: Sizes, compiled: bool) -> dict[Kernel, Run]:
     found: dict[Kernel, Run] = {}
     if device == "cuda" and torch.cuda.get_device_capability() >= FIRST_WITH_FP8:
         for shape in sizes.matmuls:
-            found[Kernel("matmul forward", "float8", shape)] = fp8_matmul(torch, device, shape)
-    chain = tiny_matmuls(torch, device, dtype)
+            found[Kernel("matmul forward", "float8", shape)] = fp8_matmul(torch, shape)
+    chain = tiny_matmuls(torch, dtype)
     modes = {"eager": chain}
     if compiled:
         modes["compiled"] = torch.compile(chain)
@@ -152,7 +152,7 @@ def kernel_samplers(
     """Return a sampler of each kernel; on a GPU matmuls and attention are recorded."""
     if device_of(torch) == "cpu":
         return {kernel: Repeated(run, windows, clock) for kernel, run in runs.items()}
-    launches(torch, "cuda", "float32")()  # autograd's thread takes the GPU, which cuBLAS would warn about
+    launches(torch, "float32")()  # autograd's thread takes the GPU, which cuBLAS would warn about
     pool = torch.cuda.graph_pool_handle()  # graphs that never run together share what they compute
     return {
         kernel: recorded(torch, run, windows, clock, pool)
@@ -167,33 +167,31 @@ def recorded(torch: Any, run: Run, windows: Windows, clock: Clock, pool: Any) ->
     return Repeated(in_graph(torch, run, times, pool), windows, clock, times)
 
 
-def drawn(torch: Any, device: str, dtype: str, *shape: int, gradient: bool = False) -> Any:
-    return torch.randn(shape, device=device, dtype=getattr(torch, dtype), requires_grad=gradient)
+def drawn(torch: Any, dtype: str, *shape: int, gradient: bool = False) -> Any:
+    return torch.randn(shape, device=device_of(torch), dtype=getattr(torch, dtype), requires_grad=gradient)
 
 
-def matmul(torch: Any, device: str, dtype: str, shape: tuple[int, int, int]) -> Run:
+def matmul(torch: Any, dtype: str, shape: tuple[int, int, int]) -> Run:
     """The three products of a linear layer, called by autograd as in a step, whose own work counts with
     them: on a CPU a third more for narrow ones (docs/calibration.md)."""
     m, n, k = shape
-    x, weight = (drawn(torch, device, dtype, *sizes, gradient=True) for sizes in ((m, k), (n, k)))
-    dy = drawn(torch, device, dtype, m, n)
+    x, weight = (drawn(torch, dtype, *sizes, gradient=True) for sizes in ((m, k), (n, k)))
+    dy = drawn(torch, dtype, m, n)
     return lambda: torch.autograd.grad(torch.nn.functional.linear(x, weight), (x, weight), dy)
 
 
-def fp8_matmul(torch: Any, device: str, shape: tuple[int, int, int]) -> Run:
+def fp8_matmul(torch: Any, shape: tuple[int, int, int]) -> Run:
     """The forward product alone, with one scale for each whole matrix."""
-    functional, one = torch.nn.functional, torch.ones((), device=device)
+    functional, one = torch.nn.functional, torch.ones((), device=device_of(torch))
     m, n, k = shape
-    x, weight = (
-        drawn(torch, device, "float32", *sizes).to(torch.float8_e4m3fn) for sizes in ((m, k), (n, k))
-    )
+    x, weight = (drawn(torch, "float32", *sizes).to(torch.float8_e4m3fn) for sizes in ((m, k), (n, k)))
     scale = (one, functional.ScalingType.TensorWise)
     return lambda: functional.scaled_mm(x, weight.t(), *scale, *scale)
 
 
-def attention(torch: Any, device: str, dtype: str, shape: tuple[int, ...]) -> Iterator[tuple[str, Run]]:
-    q, k, v = (drawn(torch, device, dtype, *shape, gradient=True) for _ in range(3))
-    dy = drawn(torch, device, dtype, *shape)
+def attention(torch: Any, dtype: str, shape: tuple[int, ...]) -> Iterator[tuple[str, Run]]:
+    q, k, v = (drawn(torch, dtype, *shape, gradient=True) for _ in range(3))
+    dy = drawn(torch, dtype, *shape)
 
     def mix() -> Any:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -202,23 +200,23 @@ def attention(torch: Any, device: str, dtype: str, shape: tuple[int, ...]) -> It
     yield "attention both", lambda: torch.autograd.grad(mix(), (q, k, v), dy)
 
 
-def element_by_element(torch: Any, device: str, dtype: str, elements: int) -> Iterator[tuple[str, Run]]:
+def element_by_element(torch: Any, dtype: str, elements: int) -> Iterator[tuple[str, Run]]:
     """A residual's sum, an activation, and a norm over rows as wide as the model of a step."""
-    x, y = drawn(torch, device, dtype, elements), drawn(torch, device, dtype, elements)
-    rows, weight = x.view(-1, ROW), drawn(torch, device, dtype, ROW)
+    x, y = drawn(torch, dtype, elements), drawn(torch, dtype, elements)
+    rows, weight = x.view(-1, ROW), drawn(torch, dtype, ROW)
     yield "sum", lambda: x + y
     yield "silu", lambda: torch.nn.functional.silu(x)
     yield "norm", lambda: torch.nn.functional.rms_norm(rows, (ROW,), weight)
 
 
-def adamw(torch: Any, device: str, dtype: str, parameters: int) -> Run:
-    weight = torch.nn.Parameter(drawn(torch, device, dtype, parameters))
-    weight.grad = drawn(torch, device, dtype, parameters)
+def adamw(torch: Any, dtype: str, parameters: int) -> Run:
+    weight = torch.nn.Parameter(drawn(torch, dtype, parameters))
+    weight.grad = drawn(torch, dtype, parameters)
     return torch.optim.AdamW([weight]).step
 
 
-def launches(torch: Any, device: str, dtype: str) -> Run:
-    x = drawn(torch, device, dtype, 1, gradient=True)
+def launches(torch: Any, dtype: str) -> Run:
+    x = drawn(torch, dtype, 1, gradient=True)
 
     def chain() -> None:
         y = x
@@ -229,8 +227,8 @@ def launches(torch: Any, device: str, dtype: str) -> Run:
     return chain
 
 
-def tiny_matmuls(torch: Any, device: str, dtype: str) -> Run:
-    x = torch.zeros(TINY, TINY, device=device, dtype=getattr(torch, dtype))
+def tiny_matmuls(torch: Any, dtype: str) -> Run:
+    x = torch.zeros(TINY, TINY, device=device_of(torch), dtype=getattr(torch, dtype))
 
     def chain() -> Any:
         y = x
