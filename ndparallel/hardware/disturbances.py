@@ -77,11 +77,7 @@ class Disturbances:
 
     def link(self, a: int, b: int, link: Link) -> Link:
         factor = float(self.link_factor(np.array(a), np.array(b)))
-        return (
-            link
-            if factor == 1
-            else replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / factor)
-        )
+        return link if factor == 1 else slower(link, factor)
 
     def link_factor(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Return the factor that divides the bandwidth between ranks `a` and `b`, in both directions.
@@ -123,6 +119,11 @@ class Disturbances:
             if rank >= gpus:
                 have = f"GPUs 0 to {gpus - 1}" if gpus > 1 else "GPU 0 alone"
                 raise UserError(f"{option}: there is no GPU {rank}; what runs here has {have}.")
+
+
+def slower(link: Link, times: float) -> Link:
+    """A link with the same latency, on which a byte takes so many times as long."""
+    return replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / times)
 
 
 def undisturbed(hardware: Hardware) -> Hardware:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from gpu import Hardware
 from ndparallel.base.words import listed
+from ndparallel.hardware.disturbances import slower
 from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import Job
 
@@ -24,10 +25,7 @@ class Scenario:
 
 
 def slower_network(hardware: Hardware) -> Hardware:
-    across = hardware.across
-    return replace(
-        hardware, across=replace(across, bandwidth_bytes_per_second=across.bandwidth_bytes_per_second / 30)
-    )
+    return replace(hardware, across=slower(hardware.across, 30))
 
 
 def one_network(hardware: Hardware) -> Hardware:

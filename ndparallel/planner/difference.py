@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ndparallel.hardware.accelerator import Accelerator, slower_host
+from ndparallel.hardware.disturbances import slower
 from ndparallel.planner.changes import (
     Change,
     Tried,
@@ -53,9 +54,8 @@ def halved(links: str, where: str, test: str) -> Change:
     """The links "inside" or "across" nodes at half their rate; `where` in words, and how to test them."""
 
     def change(gpu: Accelerator) -> Accelerator:
-        link = getattr(gpu, links)
-        half = replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / 2)
-        return replace(gpu, **{links: half})
+        half: dict[str, Any] = {links: slower(getattr(gpu, links), 2)}
+        return replace(gpu, **half)
 
     return hardware_change(
         f"links {where} at half their rate", change, f"--what-if bandwidth_{links}/2", test

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.hardware.accelerator import Accelerator
+from ndparallel.hardware.disturbances import slower
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.stack import Stack
 from ndparallel.validation.words import number_of_bits
@@ -36,18 +37,14 @@ def in_four_bytes(job: TrainingJob, dtype: str) -> TrainingJob:
     gpu = job.hardware
     peaks = gpu.peak_flops_per_second
     peak = peaks.get(dtype, peaks["bf16"] / 16)
-    inside, across = (
-        replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / 2)
-        for link in (gpu.inside, gpu.across)
-    )
     hardware = replace(
         gpu,
         flops_per_second=gpu.flops_per_second * peak / peaks["bf16"],
         peak_flops_per_second={**peaks, "bf16": peak},
         memory_bandwidth_bytes_per_second=gpu.memory_bandwidth_bytes_per_second / 2,
         memory_bytes=gpu.memory_bytes / 2,
-        inside=inside,
-        across=across,
+        inside=slower(gpu.inside, 2),
+        across=slower(gpu.across, 2),
     )
     stack = replace(
         job.stack, optimizer_bytes=SINGLE_OPTIMIZER_BYTES, logits_kept=SINGLE_LOGITS, attention="unfused"
