@@ -214,7 +214,7 @@ def usual_algorithm(group: Group, hardware: Hardware) -> str:
 def _levels(me: Member) -> tuple[Member, Member, list[tuple[int, ...]]]:
     """This rank's part in its node and in its rail, and the members of every rail."""
     nodes = nodes_of(me.group, me.gpu.hardware.gpus_per_node)
-    if len({len(node) for node in nodes}) > 1:
+    if not are_even(nodes):
         sizes = ", ".join(str(len(node)) for node in nodes)
         raise ValueError(
             f"a hierarchy needs as many members in every node; group {me.group.name!r} has {sizes}: choose "

@@ -12,7 +12,8 @@ from typing import Any, cast
 import numpy as np
 
 from collectives import ALGORITHMS, Group, Member
-from gpu import GPU, Hardware, Message
+from gpu import GPU, Hardware
+from ndparallel.base.messages import ARRAY
 from ndparallel.base.size_only import SizeOnly
 from ndparallel.collective.clocks import start_clocks
 from ndparallel.collective.lockstep import advance
@@ -21,7 +22,6 @@ from ndparallel.collective.signatures import SIGNATURES
 from ndparallel.engines.launch import launch
 
 LOCKSTEP = "lockstep"
-ARRAY = Message._fields.index("array")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The model: its units in order, and how a pipeline cuts them into stages."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from ndparallel.model.experts import MoELayer
@@ -11,7 +12,7 @@ from ndparallel.pipeline.work import spread_layers
 NEARLY_NOTHING = 1e-9  # blocks: what an embedding costs
 
 
-def stage_units(context: Context, stages: int, mine: list[int]) -> dict[int, list[Unit]]:
+def stage_units(context: Context, stages: int, mine: Sequence[int]) -> dict[int, list[Unit]]:
     """The units of these stages of the model: blocks in order, the embedding before the first and the head
     after the last."""
     counts = layers_per_stage(context.config, stages)

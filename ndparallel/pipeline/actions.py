@@ -103,10 +103,11 @@ class Schedule:
 
     def completes(self, action: Action) -> bool:
         """Return whether the gradients of the action's stage are complete after it."""
-        return self._last_by_stage[action.stage] == action
+        return self.completing[action.stage] == action
 
     @cached_property
-    def _last_by_stage(self) -> dict[int, Action]:
+    def completing(self) -> dict[int, Action]:
+        """By stage the action that completes its gradients."""
         return {action.stage: action for rank in self.actions for action in rank if action.op in "BW"}
 
     def steps(self, rank: int) -> list[list[Action]]:

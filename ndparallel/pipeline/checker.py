@@ -66,7 +66,7 @@ def run_ranks(programs: Sequence[Iterator[Action]], done: Sized) -> list[Action 
 def _wrong_entries(schedule: Schedule) -> Iterator[str]:
     layout = schedule.layout
     for rank, actions in enumerate(schedule.actions):
-        stages = {layout.stage(rank, chunk) for chunk in range(layout.chunks)}
+        stages = layout.stages_of(rank)
         for action in actions:
             if action.op not in GIVES:
                 yield f"rank {rank} lists {action}: an op is one of F, B, I, W."

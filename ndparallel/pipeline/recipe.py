@@ -35,7 +35,7 @@ class RankSide:
         self.group = group
         self.below = layout.ranks - 1 - rank
         self.pairs: list[tuple[Action, Action]] = []
-        self._stages = [layout.stage(rank, chunk) for chunk in range(layout.chunks)]
+        self._stages = layout.stages_of(rank)
         self._forwards = [count() for _ in self._stages]
         self._backwards = [count() for _ in self._stages]
         self._weights_due: deque[tuple[int, int]] = deque()

@@ -61,8 +61,7 @@ class StepOrder:
     def timed_steps(self) -> tuple[list[int], list[int], list[int]]:
         """The steps that `Ends` are of: every rank's first and last one, and that which completes each
         stage."""
-        lists = self.schedule.actions
-        complete = {action[1]: action for actions in lists for action in actions if action[0] in "BW"}
+        lists, complete = self.schedule.actions, self.schedule.completing
         first, last, completing = (
             [*map(self.step_of, some)]
             for some in (

@@ -109,8 +109,8 @@ class Replica:
         """Build the stages on this rank; without a pipeline, the whole model is one stage."""
         job, group = self.job, self.job.mesh.group("pp", self.gpu.rank)
         schedule = schedule_of(job.schedule, group.size, job.microbatches, job.stage_chunks)
-        layout, rank = schedule.layout, group.index(self.gpu.rank)
-        mine = [layout.stage(rank, chunk) for chunk in range(layout.chunks)]
+        layout = schedule.layout
+        mine = layout.stages_of(group.index(self.gpu.rank))
         return Stages(self.gpu, group, schedule, stage_units(self.context, layout.stages, mine))
 
     def runs(self, minimum_bytes: float) -> list[list[Unit]]:
