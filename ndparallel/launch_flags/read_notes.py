@@ -39,12 +39,28 @@ def example_notes(example: Example) -> Iterator[str]:
 
 def notes(flags: GivenFlags, script: Script, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
+    yield from notes_on_names(flags)
+    yield from notes_on_script(script)
+    for flag in filter(NOT_MODELLED.__contains__, flags.unknown):
+        yield f"{flag} is not modelled: {NOT_MODELLED[flag]}."
+    yield from beyond(flags, job, plan)
+    yield from note_on_defaults(release("megatron"), flags.defaults)
+    if passed := [flag for flag in flags.unused if flag not in BEYOND and flag not in ASSUMED_WORDS]:
+        yield f"Passed over, for no plan depends on them: {', '.join(passed)}."
+
+
+def notes_on_names(flags: GivenFlags) -> Iterator[str]:
+    """Sentences about flags that are given twice, by other names, or that Megatron-Core does not have."""
     if flags.repeated:
         yield f"Given twice, and the last counts: {', '.join(flags.repeated)}."
     if flags.translated:
         yield f"Of a fork or an older release, read as Megatron-Core's: {', '.join(flags.translated)}."
     if lacking := [flag for flag in flags.unknown if flag not in NOT_MODELLED]:
         yield unknown_sentence(lacking)
+
+
+def notes_on_script(script: Script) -> Iterator[str]:
+    """Sentences about files that it includes, and variables that it does not set."""
     if read := [str(path) for path in script.included.values() if path]:
         yield f"Included and read: {listed(list(map(brief, read[:4])))}."
     if said := not_read(script).strip():
@@ -54,12 +70,6 @@ def notes(flags: GivenFlags, script: Script, job: TrainingJob, plan: Plan) -> It
     if script.skipped:
         names = listed([*script.skipped][:8])
         yield f"Set in loops or behind conditions that the file does not decide, so not known: {names}."
-    for flag in filter(NOT_MODELLED.__contains__, flags.unknown):
-        yield f"{flag} is not modelled: {NOT_MODELLED[flag]}."
-    yield from beyond(flags, job, plan)
-    yield from note_on_defaults(release("megatron"), flags.defaults)
-    if passed := [flag for flag in flags.unused if flag not in BEYOND and flag not in ASSUMED_WORDS]:
-        yield f"Passed over, for no plan depends on them: {', '.join(passed)}."
 
 
 def beyond(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:

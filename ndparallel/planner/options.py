@@ -6,7 +6,7 @@ Idea   Our names and Megatron's mean the same. What follows from the rest is der
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -180,12 +180,17 @@ def shape_from(arguments: argparse.Namespace) -> ModelShape:
             "which model? Name a preset, as --model llama-3-8b, or a config.json; or give --layers, "
             "--hidden, --heads, --ffn and --vocab."
         )
-    of_experts = {"expert_ffn": "the width of one", "top_k": "those that a token goes to"}
-    if flags.get("experts") and (lacks := [name for name in of_experts if name not in flags]):
-        words = "; and ".join(f"{option_of(name)}, {of_experts[name]}" for name in lacks)
-        raise UserError(f"--experts needs {words}.")
+    check_experts_given(flags)
     needed: dict[str, Any] = {name: flags.get(name) for name in ("layers", "hidden", "heads", "ffn", "vocab")}
     return from_flags(**needed | flags)
+
+
+def check_experts_given(flags: Mapping[str, Any]) -> None:
+    """Raise UserError for experts without what they need."""
+    needed = {"expert_ffn": "the width of one", "top_k": "those that a token goes to"}
+    if flags.get("experts") and (lacks := [name for name in needed if name not in flags]):
+        words = "; and ".join(f"{option_of(name)}, {needed[name]}" for name in lacks)
+        raise UserError(f"--experts needs {words}.")
 
 
 def routing_from(arguments: argparse.Namespace, shape: ModelShape) -> dict[str, Any]:
