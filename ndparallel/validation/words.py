@@ -93,16 +93,17 @@ def assumed_year(framework: str, flash: bool | None) -> int:
 def attention_kernel(stack: str, used: str, flash: bool | None, year: int | None) -> str:
     """Return the attention kernel of the stack in the software's year, unless the run states that attention
     was fused or was not."""
-    if used == "cudnn" and re.match(OF_TORCH, stack) and (year or 0) < TORCHS_CUDNN:
+    when = year or 0
+    if used == "cudnn" and re.match(OF_TORCH, stack) and when < TORCHS_CUDNN:
         used = "flash2"
     if flash is False or (flash is None and used == "unfused"):
         return "unfused"
-    if year and year < FIRST_FLASH2:
+    if 0 < when < FIRST_FLASH2:
         return "flash1"
-    if used == "cudnn" and year and year >= NEW_CUDNN:
-        return "cudnn-2026"
-    later = year is not None and year > FIRST_FLASH2
-    return "flash2" if used == "unfused" or (used in ("flash1", "triton") and later) else used
+    if used == "cudnn":
+        return "cudnn-2026" if when >= NEW_CUDNN else "cudnn"
+    is_replaced = used in ("flash1", "triton") and when > FIRST_FLASH2
+    return "flash2" if used == "unfused" or is_replaced else used
 
 
 BITS = (  # of a number type: the first that is in the precision, so the shortest that is named
