@@ -63,9 +63,8 @@ def narrated_strategy(run: Run, contrast: Sequence[str], arguments: argparse.Nam
     return wanted[-1]
 
 
-def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> Iterator[str]:
-    """Write the files that are asked for, and say of each what it has."""
-    names = drawn_strategies(run, contrast, arguments)
+def write_files(run: Run, names: Sequence[str], arguments: argparse.Namespace) -> Iterator[str]:
+    """Write the files that are asked for, of the strategies with these names, and say of each what it has."""
     for path in (arguments.svg, arguments.trace):
         if path is not None and not names:
             raise UserError(

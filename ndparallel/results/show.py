@@ -34,15 +34,16 @@ def show(
     """Write and print a run as the options ask: files, tables, the traffic of each axis in the strategy
     `talker`, the timelines of the strategies in `contrast`, what there is to notice."""
     console, width = plain_console(WIDE if arguments.wide else WIDTH)
+    drawn = drawn_strategies(run, contrast, arguments)
     narrated = narration(run, contrast, arguments, min(width, WIDTH))
-    written = list(write_files(run, contrast, arguments))
+    written = list(write_files(run, drawn, arguments))
     if arguments.json:
         print_json(run.report.as_dict())
         print("".join(f"{visible(line)}\n" for line in written), end="", file=sys.stderr)
         return
     console.print(prose(title, width, bold=title))
     console.print(prose(headline(run), width))
-    for part in parts(run, arguments, contrast, notice, talker, width):
+    for part in parts(run, arguments, drawn, notice, talker, width):
         console.print()
         console.print(part)
     for lines in (written, narrated):
@@ -51,7 +52,7 @@ def show(
 
 
 def parts(
-    run: Run, arguments: argparse.Namespace, contrast, notice, talker, width: int
+    run: Run, arguments: argparse.Namespace, drawn, notice, talker, width: int
 ) -> Iterator[RenderableType]:
     """What is printed under the headline, each after an empty line."""
     yield from strategies_table(run, arguments.wide, width)
@@ -61,9 +62,8 @@ def parts(
     yield from (prose(remark, width) for remark in run.report.remarks())
     if talker:
         yield from traffic(run, talker, width)
-    shown = drawn_strategies(run, contrast, arguments)
-    if shown and arguments.timeline != "none":
-        yield Timelines(tuple(timeline(name, run.results[name]) for name in shown))
+    if drawn and arguments.timeline != "none":
+        yield Timelines(tuple(timeline(name, run.results[name]) for name in drawn))
     if noticed := notice(run):
         yield bullets("What to notice", noticed, width)
     if run.report.contention:

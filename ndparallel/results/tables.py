@@ -43,7 +43,7 @@ def quiet_table(
     half = width // 2 if columns[-1] in words else width  # as wide as the last column is reckoned
     sized = [(*cells[:-1], cells[-1][:half]) for cells in rows]
     heads, gap = layout(columns, sized, width)
-    widths = column_widths(heads, gap, sized, width, words)
+    widths, whole = column_widths(heads, gap, sized, width, words), longest(heads, sized)
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold"
     )
@@ -52,11 +52,11 @@ def quiet_table(
         table.add_column(
             head,
             justify="left" if number == 0 or head in words else "right",
-            no_wrap=number > 0 and not is_last_of_words and widths[number] == longest(heads, sized)[number],
+            no_wrap=number > 0 and not is_last_of_words and widths[number] == whole[number],
             overflow="fold",
             max_width=None if is_last_of_words else widths[number],
         )
-    last = width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[:-1])
+    last = width - sum(wide + gap for wide in longest(heads, rows)[:-1])
     for row in rows:
         cells = [*map(visible, row)]
         cells[0] = in_lines(cells[0], widths[0])
@@ -82,8 +82,8 @@ def in_lines(word: str, width: int) -> str:
 def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[Sequence[str], int]:
     """Heads and gaps: as roomy as lets the first column stand unfolded, else such that it is folded as little
     as need be."""
-    short = [SHORT.get(column, column) for column in columns]
-    name = max(len(cells[0]) for cells in (columns, *rows))
+    short = [*map(shortened, columns)]
+    name = longest(columns, rows)[0]
     for heads, gap, need in (
         (columns, 2, name),
         (columns, 1, name),
@@ -93,6 +93,10 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
         if room(heads, gap, rows, width) >= need:
             return heads, gap
     return short, 1
+
+
+def shortened(column: str) -> str:
+    return SHORT.get(column, column)
 
 
 def longest(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -138,10 +142,10 @@ def with_head_broken(texts: Sequence[str]) -> int:
 
 def least_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """The width below which a table would cut its numbers, or fold its first column to less than FOLDED."""
-    first, *others = zip([SHORT.get(column, column) for column in columns], *rows)
-    return min(FOLDED, max(map(len, first))) + sum(max(map(len, column)) + 1 for column in others)
+    first, *others = longest([*map(shortened, columns)], rows)
+    return min(FOLDED, first) + sum(wide + 1 for wide in others)
 
 
 def room(heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int) -> int:
     """What is left of the width for the first column."""
-    return width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[1:])
+    return width - sum(wide + gap for wide in longest(heads, rows)[1:])
