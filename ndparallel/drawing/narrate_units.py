@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, si
+from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, si
 from ndparallel.base.events import of_kinds
 from ndparallel.base.words import WIDTH, count, listed, paragraph, ranges
 from ndparallel.drawing import palette
@@ -167,12 +167,20 @@ def sent_words(run: RankRun, start: float, end: float) -> Iterator[str]:
         for event in of_kinds(run.events, SEND, COLLECTIVE)
         if start <= event.start < end and (event.kind == COLLECTIVE or not is_handed_on(event.what))
     ]
-    for stream in dict.fromkeys(event.stream.split()[0] for event in begun):
-        here = [event for event in begun if event.stream.split()[0] == stream]
-        calls = Counter(event.what[2].replace("_", "-") for event in here if event.kind == COLLECTIVE)
-        size = si(sum(event.bytes for event in here if event.kind == SEND), "B")
-        named = f" in {listed([count(number, name) for name, number in calls.items()])}" if calls else ""
-        yield f"sends {size} on {stream}{named}"
+    for stream in dict.fromkeys(map(stream_of, begun)):
+        here = [event for event in begun if stream_of(event) == stream]
+        size = si(sum(event.bytes for event in of_kinds(here, SEND)), "B")
+        yield f"sends {size} on {stream}{calls_words(here)}"
+
+
+def stream_of(event: Event) -> str:
+    return event.stream.split()[0]
+
+
+def calls_words(events: Sequence[Event]) -> str:
+    """Count the collectives of some events: " in 2 all-gathers"; nothing where there are none."""
+    calls = Counter(event.what[2].replace("_", "-") for event in of_kinds(events, COLLECTIVE))
+    return f" in {listed([count(number, name) for name, number in calls.items()])}" if calls else ""
 
 
 def held_words(run: RankRun, end: float) -> Iterator[str]:
