@@ -85,6 +85,11 @@ def beyond(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
     if flags.has(fields.REPLICAS) and plan.zero in (1, 2) and flags.number(fields.REPLICAS) > 1:
         replicas = f"{fields.REPLICAS} {flags.number(fields.REPLICAS)}"
         yield f"{replicas} is not modelled: with ZeRO-{plan.zero} all dp ranks share one optimizer."
+    yield from beyond_recompute(flags, plan)
+
+
+def beyond_recompute(flags: GivenFlags, plan: Plan) -> Iterator[str]:
+    """Say which layers or modules are not recomputed here as the flags ask for."""
     if plan.recompute == "full" and not plan.recompute_layers and flags.number("--recompute-num-layers") > 1:
         yield "--recompute-method uniform is of one layer at a time here, whatever --recompute-num-layers."
     if others := set((flags.text(fields.RECOMPUTED) or "").split()) - {*fields.MODULES}:
