@@ -71,6 +71,11 @@ RULES = (
         "take --zero 2 or 3",
         lambda job, plan: (plan.zero == 0) & (plan.cp > 1),
     ),
+    never(  # efsdp = fsdp * tp // ep in build_mesh of torchtitan/distributed/parallel_dims.py
+        "ep={plan.ep} of replicas: it spreads experts over the ranks that shard weights, and tp={plan.tp}",
+        "take --zero 2 or 3, or an --ep that divides tp",
+        lambda job, plan: (plan.zero == 0) & (plan.tp % plan.ep > 0),
+    ),
     never(  # fully_shard is always applied (_mesh_exist in torchtitan/distributed/parallel_dims.py)
         "single data-parallel rank without FSDP",
         "take --zero 3",

@@ -1390,6 +1390,18 @@ def test_torchtitan_splits_no_backward_pass_of_compiled_layers(schedule, runs):
         assert emit_torchtitan(job_of(software="torchtitan-compiled"), plan)
 
 
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_torchtitan_spreads_experts_of_replicas_over_tp_alone(ep):
+    """efsdp = dp_shard * cp * tp // ep is 0 in build_mesh of torchtitan/distributed/parallel_dims.py."""
+    job, plan = job_of("qwen3-30b-a3b", "torchtitan"), Plan(tp=2, dp=8, ep=ep, sequence_parallel=True)
+    refused = pytest.raises(
+        UserError, match="no ep=4 of replicas: .* and tp=2; take --zero 2 or 3, or an --ep"
+    )
+    with refused if ep == 4 else nullcontext():
+        emit_torchtitan(job, plan)
+    emit_torchtitan(job, replace(plan, zero=3))
+
+
 def test_torchtitan_refuses_a_sequence_that_tp_and_both_chunks_of_cp_do_not_divide():
     """`training.seq_len % (tp * 2 * cp)` in Trainer.__init__: 4096 + 32 tokens are 1032 for each of 4 ranks
     of cp, which 8 of tp cut, and no multiple of 64."""

@@ -74,11 +74,13 @@ def jobs_and_plans(most: int) -> Iterator[tuple[str, TrainingJob, Plan]]:
 
 
 def recipes() -> Iterator[tuple[str, TrainingJob, Plan]]:
-    """Every model that torchtitan has, on up to three plans each."""
+    """Every model that torchtitan has, on up to four plans each."""
     plans = (
         Plan(dp=8, zero=3),
         Plan(tp=2, dp=4, zero=2, sequence_parallel=True),
         Plan(pp=4, dp=4, chunks=2, zero=3, schedule="zb-v"),
+        Plan(dp=8, ep=4, zero=3),
+        Plan(tp=2, dp=8, ep=4, sequence_parallel=True),
     )
     stack = find_stack("torchtitan")
     for model, plan in product(MODELS_OF_TORCHTITAN, plans):
