@@ -271,6 +271,11 @@ RULES = (
         "add --sequence-parallel",
         lambda job, plan: job.shape.experts and unsharded(plan),
     ),
+    never(  # _get_dp_tp_mesh in megatron/core/distributed/fsdp/mcore_fsdp_adapter.py: dp * cp * tp are all
+        "ZeRO-{plan.zero} in a pipeline, as its ranks are those of tp, cp and dp",
+        "take --zero 1, or --pp 1",
+        lambda job, plan: (plan.pp > 1) & (plan.zero >= 2),
+    ),
     LaunchRule(
         lambda job, plan: recomputes(job, plan, "half"),
         lambda job, plan: no_flags_for(

@@ -178,14 +178,15 @@ def test_a_schedule_that_is_asked_for_by_name_is_searched_although_its_software_
         (Plan(tp=2, pp=4, dp=8, zero=1), ["megatron", "deepspeed"]),
         (Plan(dp=64, zero=3), ["megatron", "torchtitan", "deepspeed", "accelerate"]),
         (Plan(tp=8, dp=8, zero=3), ["megatron", "torchtitan", "deepspeed"]),
-        (Plan(pp=4, dp=16, zero=2), ["megatron"]),
+        (Plan(pp=4, dp=16, zero=2), []),
+        (Plan(pp=4, dp=16, zero=3), ["torchtitan"]),
         (Plan(pp=4, dp=16, chunks=2, zero=3, schedule="zb-v"), ["torchtitan"]),
         (Plan(pp=4, dp=16, zero=1, schedule="zb-h1"), []),
         (Plan(pp=2, dp=32, zero=1, schedule="zb-h1"), []),
     ],
 )
 def test_a_plan_says_by_whom_it_can_be_launched(plan, by):
-    """Megatron-Core has no zb-v; torchtitan no ZeRO-1; DeepSpeed no chunks; both no ZeRO-2 in a pipeline."""
+    """Megatron-Core has no zb-v; torchtitan no ZeRO-1; DeepSpeed no chunks; none ZeRO-2 in a pipeline."""
     assert launched_by(job("llama-3-70b"), plan) == by
 
 

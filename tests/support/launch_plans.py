@@ -55,13 +55,15 @@ PLANS = (
     Plan(dp=16, zero=3, shards=8, recompute="full"),
     Plan(dp=16, zero=2, micro_batch=2),
     Plan(tp=4, pp=3, dp=2, zero=1, sequence_parallel=True),
+    Plan(pp=2, dp=8, zero=3),
 )
 
 
 def jobs_and_plans(most: int) -> Iterator[tuple[str, TrainingJob, Plan]]:
-    """Up to `most` of them, each with its name, the models in turn."""
+    """Up to `most` of them, each with its name, the models and the plans in turn."""
     kept = 0
-    for plan, model in product(PLANS, (*MODELS, *ENTRIES)):
+    for turn, (place, model) in product(range(len(PLANS)), enumerate((*MODELS, *ENTRIES))):
+        plan = PLANS[(turn + place) % len(PLANS)]
         shape = shape_of(ENTRIES[model], model, "") if model in ENTRIES else find_model(model)
         plan = replace(plan, ep=4 if shape.experts and plan.dp % 4 == 0 else 1)
         sequence = 1024 if shape.position == "learned" else 4096

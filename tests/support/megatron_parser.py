@@ -2,8 +2,8 @@
 where each line of ASKED is JSON with "words" and "gpus", and ANSWERS gets a line for each: null, or what was
 wrong.
 
-parse_args, validate_args and TransformerConfig are Megatron's. Played are the GPU and TransformerEngine,
-which they ask for versions and fused kernels.
+parse_args, validate_args, TransformerConfig and the groups of ranks are Megatron's. Played are the GPU and
+TransformerEngine, which they ask for versions and fused kernels, and the other ranks.
 """
 
 import contextlib
@@ -53,9 +53,50 @@ def wrong(arguments: Any, words: list[str], gpus: int, environment: dict[str, st
             arguments.validate_args(given)
             given.padded_vocab_size = given.vocab_size
             arguments.core_transformer_config_from_args(given)
+            join_groups(given)
     except (Exception, SystemExit) as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def join_groups(given: Any) -> None:
+    """As a rank of many, join the groups of the parallel degrees, and those of Megatron-FSDP."""
+    from megatron.core import parallel_state
+    from torch import distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=given.world_size)
+    try:
+        parallel_state.initialize_model_parallel(
+            given.tensor_model_parallel_size,
+            given.pipeline_model_parallel_size,
+            given.virtual_pipeline_model_parallel_size,
+            context_parallel_size=given.context_parallel_size,
+            expert_model_parallel_size=given.expert_model_parallel_size,
+            expert_tensor_parallel_size=given.expert_tensor_parallel_size,
+            num_distributed_optimizer_instances=given.num_distributed_optimizer_instances,
+            create_gloo_process_groups=False,
+        )
+        if given.use_megatron_fsdp:
+            make_meshes(parallel_state, given)
+    finally:
+        parallel_state.destroy_model_parallel()
+        distributed.destroy_process_group()
+
+
+def make_meshes(state: Any, given: Any) -> None:
+    """The meshes of weights and of experts, as _init_dist_index in mcore_fsdp_adapter.py makes them."""
+    from megatron.core.distributed.fsdp import mcore_fsdp_adapter as adapter
+
+    several = given.num_distributed_optimizer_instances > 1
+    replicas = [state.get_inter_distributed_optimizer_instance_group()] if several else []
+    mesh = adapter._get_hsdp_tp_mesh if several else adapter._get_dp_tp_mesh
+    shards = state.get_data_parallel_group(with_context_parallel=True, partial_data_parallel=several)
+    mesh(*replicas, shards, state.get_tensor_model_parallel_group())
+    if given.num_experts:
+        shards = state.get_expert_data_parallel_group(partial_expert_data_parallel=several)
+        parts = given.expert_model_parallel_size
+        mesh(*replicas, shards, state.get_expert_tensor_parallel_group(), ep_size=parts)
 
 
 if __name__ == "__main__":
