@@ -8,7 +8,6 @@ from ndparallel.parallel.context import CP_COMM_TYPES
 
 ONE_STEP = "the step is one of the full batch"
 ON_GPU = "all of it is counted on the GPU"
-SPREAD = "layers are spread over the stages as evenly as they go"
 ADAM = "Adam's weights and moments are counted in float32"
 KERNELS = "kernels are priced as the planner's list has them"
 ORDER = "ranks stand in the order tp, cp, dp, pp"
@@ -97,8 +96,6 @@ BEYOND = {
     "--hierarchical-context-parallel-sizes": "keys and values go round one ring",
     "--tensor-parallel-num-weight-shards": "weights are cut over tp alone",
     "--expert-tensor-parallel-num-weight-shards": "experts are cut over tp, or not at all",
-    "--account-for-embedding-in-pipeline-split": SPREAD,
-    "--account-for-loss-in-pipeline-split": SPREAD,
     "--use-tp-pp-dp-mapping": ORDER,
     "--megatron-fsdp-main-params-dtype": ADAM,
     "--outer-dp-sharding-strategy": "replicas of a shard keep an optimizer each",

@@ -75,10 +75,10 @@ def notes_on_script(script: Script) -> Iterator[str]:
 def beyond(flags: GivenFlags, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What the command line asks for and the planner does not model."""
     for flag, instead in BEYOND.items():
-        if flag in flags.flags and not is_modelled(flag, job, plan):
+        if flag in flags.flags and not is_modelled(flag, job):
             yield f"{flag} is not modelled: {instead}."
     for flag, (words, instead) in ASSUMED_WORDS.items():
-        if " ".join(flags.flags.get(flag, words[:1])) not in words and not is_modelled(flag, job, plan):
+        if " ".join(flags.flags.get(flag, words[:1])) not in words and not is_modelled(flag, job):
             yield f"{flag} {' '.join(flags.flags[flag])[:40]} is not modelled: {instead}."
     yield from beyond_groups(flags, job, plan)
     yield from beyond_layout(flags)
@@ -119,10 +119,8 @@ def beyond_layout(flags: GivenFlags) -> Iterator[str]:
         )
 
 
-def is_modelled(flag: str, job: TrainingJob, plan: Plan) -> bool:
-    """Whether this job or plan has what the flag asks for after all: the planner's own uneven split counts
-    embedding and loss as layers, and its CUDA graphs hold some sets of modules."""
-    uneven = bool(job.shape.layers % plan.stages)
+def is_modelled(flag: str, job: TrainingJob) -> bool:
+    """Whether this job has what the flag asks for after all: CUDA graphs hold some sets of modules."""
     if flag in IDLE:
         return IDLE[flag](job)
     if flag in (fields.AWARE, fields.ON_HOST):
@@ -131,7 +129,7 @@ def is_modelled(flag: str, job: TrainingJob, plan: Plan) -> bool:
         return job.stack.expert_tp
     if flag.startswith("--exp-avg"):
         return job.moments == "bf16"
-    return bool(job.stack.graphs) if "cuda-graph" in flag else flag.startswith("--account") and uneven
+    return "cuda-graph" in flag and bool(job.stack.graphs)
 
 
 def not_read(script: Script) -> str:

@@ -21,6 +21,7 @@ from ndparallel.planner.stages import layers_by_stage
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 LONGEST_LAYOUT = 20_000  # letters
+COUNTED = tuple(f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss"))
 
 
 def plan_from(flags: GivenFlags, shape: ModelShape, gpus: int) -> Plan:
@@ -61,9 +62,7 @@ def chunks_from(flags: GivenFlags, shape: ModelShape, pp: int) -> int:
     if text := flags.text(fields.LAYOUT):
         refuse_other_prediction(text, shape)
         return chunks_of(stages_of(text), pp)
-    counted = shape.layers + sum(
-        flags.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")
-    )
+    counted = shape.layers + sum(map(flags.has, COUNTED))
     uneven = "--deepspeed" in flags.unknown or any(map(flags.has, fields.ENDS))
     if counted % pp and not uneven:
         raise UserError(
@@ -74,7 +73,10 @@ def chunks_from(flags: GivenFlags, shape: ModelShape, pp: int) -> int:
         if counted // pp % each:
             raise UserError(f"{ways[2]} {each} does not divide a pipeline rank's {counted // pp} layers.")
         return counted // pp // each
-    return max(1, flags.number_or(fields.CHUNKS, 1))
+    chunks = max(1, flags.number_or(fields.CHUNKS, 1))
+    if counted // pp % chunks and not uneven:
+        raise UserError(f"{fields.CHUNKS} {chunks} does not divide a pipeline rank's {counted // pp} layers.")
+    return chunks
 
 
 def stages_of(layout: str) -> list[int]:
@@ -104,10 +106,11 @@ def refuse_other_prediction(layout: str, shape: ModelShape) -> None:
 
 
 def stage_layers_from(flags: GivenFlags, shape: ModelShape, pp: int, chunks: int) -> tuple[int, ...]:
-    """Return how many layers each stage has, where a layout, or the layers of the first and the last pipeline
-    rank, deal them out as nobody else would."""
+    """Return how many layers each stage has, where a layout, the layers of the first and the last pipeline
+    rank, or what counts as a layer, deal them out as nobody else would."""
     text = flags.text(fields.LAYOUT)
-    stages = stages_of(text) if text else stages_of_ranks(flags, shape.layers, pp, chunks)
+    deal = flags, shape.layers, pp, chunks
+    stages = stages_of(text) if text else stages_of_ranks(*deal) or stages_of_ends(*deal)
     even = layers_by_stage(shape.layers, len(stages), shape.prediction_layers) if stages else []
     return () if stages == even else tuple(stages)
 
@@ -129,6 +132,16 @@ def stages_of_ranks(flags: GivenFlags, layers: int, pp: int, chunks: int) -> lis
             "not divide them."
         )
     return [number // chunks for _ in range(chunks) for number in ranks]
+
+
+def stages_of_ends(flags: GivenFlags, layers: int, pp: int, chunks: int) -> list[int]:
+    """Layers of each stage where embedding, loss or both count as one; none where neither does."""
+    fewer = [flags.has(flag) for flag in COUNTED]
+    each, left = divmod(layers + sum(fewer), pp * chunks)
+    if pp == 1 or left or not any(fewer):
+        return []
+    middle = [each] * (pp * chunks - 2)
+    return [each - fewer[0], *middle, each - fewer[1]]
 
 
 def chunks_of(stages: list[int], pp: int) -> int:

@@ -38,7 +38,7 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.options import overlapping
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import STACKS
-from ndparallel.planner.stages import layers_by_stage, padded_vocab
+from ndparallel.planner.stages import layers_by_stage, padded_vocab, split_of
 from ndparallel.search.search import search
 from ndparallel.validation.words import graphs_stated
 from tests.support.random_plans import hybrids
@@ -991,15 +991,33 @@ def test_a_layouts_prediction_layers_off_the_last_stage_have_a_note():
     assert not any("(m)" in note for note in last.notes)
 
 
-@pytest.mark.parametrize(("layers", "spread"), [(30, True), (32, False)])
-def test_embedding_and_loss_that_count_as_layers_have_a_note_where_layers_divide_without_them(layers, spread):
-    """The planner's own split counts them where layers do not divide; another flag has its note anyway."""
-    split = " ".join(f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss"))
+@pytest.mark.parametrize(
+    ("layers", "ends", "chunks", "dealt"),
+    [
+        (30, ("embedding", "loss"), 1, [7, 8, 8, 7]),
+        (31, ("embedding",), 1, [7, 8, 8, 8]),
+        (31, ("loss",), 1, [8, 8, 8, 7]),
+        (30, ("embedding", "loss"), 2, [3, 4, 4, 4, 4, 4, 4, 3]),
+        (31, ("embedding",), 2, [3, 4, 4, 4, 4, 4, 4, 4]),
+    ],
+)
+def test_embedding_and_loss_count_as_layers_where_the_line_says_so(layers, ends, chunks, dealt):
+    """As get_num_layers_to_build in megatron/core/transformer/transformer_block.py deals them out."""
+    split = " ".join(f"--account-for-{end}-in-pipeline-split" for end in ends)
     line = LINE.replace("--num-layers 32", f"--num-layers {layers}").replace("--nnodes 2", "--nnodes 1")
-    pp = 4 if spread else 2
-    found = read_megatron(f"{line} --pipeline-model-parallel-size {pp} {split} --use-sharp", H100)
+    several = f"--num-layers-per-virtual-pipeline-stage {8 // chunks}" if chunks > 1 else ""
+    found = read_megatron(f"{line} --pipeline-model-parallel-size 4 {split} {several} --use-sharp", H100)
+    assert split_of(found.job.shape, found.plan) == dealt and found.plan.chunks == chunks
     about = {note.split()[0] for note in found.notes if "is not modelled: " in note}
-    assert about == {"--use-sharp"} | (set() if spread else {*split.split()})
+    assert about == {"--use-sharp"}
+
+
+def test_chunks_that_megatron_cannot_deal_out_are_refused_in_a_sentence():
+    """get_num_layers_to_build in megatron/core/transformer/transformer_block.py stops there."""
+    flags = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank"
+    assert read_megatron(f"{LINE} {flags} 4", H100).plan.chunks == 4
+    with pytest.raises(UserError, match="per-pipeline-rank 3 does not divide a pipeline rank's 16 layers"):
+        read_megatron(f"{LINE} {flags} 3", H100)
 
 
 @pytest.mark.parametrize("flag", ["--swiglu --no-bias-gelu-fusion", "--no-masked-softmax-fusion"])
