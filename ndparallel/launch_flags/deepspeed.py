@@ -54,7 +54,7 @@ def emit_deepspeed(job: TrainingJob, plan: Plan) -> str:
     check(job, plan)
     refuse_other_software(job, "deepspeed", STACKS)
     refuse(RULES, job, plan)
-    refuse_other_states(job, plan)
+    refuse_other_states(job)
     refuse_other_switches(job, "deepspeed", free_switches(plan))
     nodes, each = full_nodes(job, plan)
     settings = json.dumps(nested(dict(configuration(job, plan))), indent=2)
@@ -170,13 +170,12 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def refuse_other_states(job: TrainingJob, plan: Plan) -> None:
+def refuse_other_states(job: TrainingJob) -> None:
     """Raise UserError for what DeepSpeed keeps or drops in no other way."""
-    moments = fields.TRANSFORMERS_MOMENTS if by_transformers(plan) else ("fp32",)
     known = replace(
         job,
         adapters=None,
-        moments="fp32" if job.moments in moments else job.moments,
+        moments="fp32" if job.moments in fields.TRANSFORMERS_MOMENTS else job.moments,
         offload=tuple(word for word in job.offload if word == "activations"),
     )
     if words := state_words(known):
@@ -240,6 +239,11 @@ RULES = (
         "moments in 8 bits on the host, where its own AdamW runs",
         "leave one of the two out",
         lambda job, plan: "optimizer" in job.offload and job.moments == "8bit",
+    ),
+    never(
+        "moments in 8 bits in a pipeline, whose program makes its own optimizer",
+        "leave --moments 8bit out, or take --pp 1",
+        lambda job, plan: job.moments == "8bit" and (plan.pp > 1),
     ),
     never(  # overlap_comm in deepspeed/runtime/zero/stage3.py
         "key for ZeRO-3's weights beside compute where its gradients are not, or the other way round",

@@ -13,35 +13,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ndparallel.base.quoting import in_docstring
-from ndparallel.base.words import count, listed
+from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import torchrun_nodes
-from ndparallel.launch_flags.rules import refuse, refuse_other_software, switches_apart
+from ndparallel.launch_flags.rules import refuse, refuse_other_software
 from ndparallel.launch_flags.torchtitan_models import Flavor, flavor_of, torchtitan_lacks
 from ndparallel.launch_flags.torchtitan_rules import RULES, compiled
+from ndparallel.launch_flags.torchtitan_switches import names_dispatcher, refuse_other_switches
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import check
-from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import split_of
 
-OVERLAPS = ("tp_overlap", "dp_overlap", "prefetch", "pp_overlap", "cp_overlap")
-OPTIONS = {  # that change a stack's field
-    "attention": "no-flash-attention",
-    "dispatcher": "dispatcher",
-    **dict.fromkeys(OVERLAPS, "overlap"),
-}
-# of its software: what keys choose, or RULES refuse
-CHOSEN = (
-    *("name", "reshards", "sequence_parallel", "context_parallel", "selective", "graphs", "hides_dispatch"),
-    *("expert_tp", *fields.OF_MIXTURES),
-)
 STACKS = ("torchtitan", "torchtitan-compiled")
 FLOAT8 = "fp8-row"  # as Float8LinearConverter scales it (torchtitan/components/quantization/float8.py)
 OTHER_FLOAT8 = ("fp8", "fp8-current", "fp8-block")
-DISPATCHERS = ("deepep", "hybridep")  # beside its own
 
 
 def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
@@ -186,39 +174,6 @@ def refuse_other_states(job: TrainingJob) -> None:
         raise torchtitan_lacks(" or ".join(words), "leave that out")
     if job.capacity_factor is not None:
         raise torchtitan_lacks("capacity factor", "leave --capacity-factor out")
-
-
-def refuse_other_switches(job: TrainingJob, plan: Plan) -> None:
-    """Raise UserError for switches that are not as in torchtitan, which has no key for them."""
-    own, stack = find_stack(job.stack.name), job.stack
-    if differs := switches_apart(stack, own, [*CHOSEN, *idle_switches(job, plan)]):
-        options = [f"--{OPTIONS[name]}" for name in differs if name in OPTIONS]
-        known = len(options) == len(differs)
-        raise torchtitan_lacks(
-            f"key for {listed([f'{name} {getattr(stack, name)}' for name in differs])}",
-            f"leave {listed([*dict.fromkeys(options)])} out" if known else "leave that as it is",
-        )
-
-
-def idle_switches(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """Switches that do nothing in this plan, or that a key names."""
-    stack, sharded = job.stack, plan.dp * plan.cp > 1
-    idle = {
-        "dispatcher": plan.ep == 1 or names_dispatcher(job, plan),
-        "tp_overlap": plan.tp == 1 or stack.tp_overlap == "products",
-        "dp_overlap": not sharded,
-        "gathers_first": True,  # it has no ZeRO-1
-        "prefetch": not (plan.zero >= 2 and sharded and stack.dp_overlap),
-        "pp_overlap": plan.pp == 1,
-        "cp_overlap": plan.cp == 1,
-    }
-    yield from (name for name, is_idle in idle.items() if is_idle)
-
-
-def names_dispatcher(job: TrainingJob, plan: Plan):
-    """Whether moe_comm_backend is named: with ep alone (make_token_dispatcher_config in
-    torchtitan/models/common/config_utils.py)."""
-    return job.stack.dispatcher in DISPATCHERS and bool(job.shape.experts) and plan.ep > 1
 
 
 def sharding(plan: Plan, reshards: bool) -> Iterator[tuple[str, str]]:

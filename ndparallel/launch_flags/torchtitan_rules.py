@@ -10,6 +10,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.launch_flags.rules import SOME_LAYERS, LaunchRule, is_none_of, recomputes_some_layers
 from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, never, torchtitan_lacks
+from ndparallel.launch_flags.torchtitan_switches import SWITCHED
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import TORCHTITAN
@@ -157,5 +158,6 @@ RULES = (
         "leave --cuda-graphs out",
         lambda job, plan: bool(job.stack.graphs),
     ),
+    SWITCHED,
     *MODEL_RULES,
 )

@@ -8,7 +8,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, emit, launched_by, one_has, with_own_jobs
-from ndparallel.planner.job import Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import find_stack
 from ndparallel.search.search import search
 from tests.search.test_search import job, random_plans
@@ -23,11 +23,28 @@ JOBS = {
 SHARED_EXPERTS = {(1, 8, 3): True, (2, 8, 1): True, (2, 8, 2): True, (2, 8, 3): False, (2, 1, 3): True}
 
 
+def switched(software: str, model: str = "llama-3-70b", **changes) -> TrainingJob:
+    some = job(model, software=software)
+    return replace(some, stack=replace(some.stack, **changes))
+
+
 @pytest.mark.parametrize(
-    ("name", "least"), [("megatron", 40), ("torchtitan", 40), ("deepspeed", 15), ("accelerate", 3)]
+    ("name", "some", "least"),
+    [
+        ("megatron", JOBS["megatron"], 40),
+        ("torchtitan", JOBS["torchtitan"], 40),
+        ("deepspeed", JOBS["deepspeed"], 15),
+        ("accelerate", JOBS["accelerate"], 3),
+        ("megatron", job("mixtral-8x7b"), 40),
+        ("torchtitan", job("qwen3-30b-a3b", software="torchtitan"), 20),
+        ("torchtitan", switched("torchtitan", "qwen3-30b-a3b", dispatcher="allgather"), 10),
+        ("torchtitan", switched("torchtitan", pp_overlap=False), 15),
+        ("deepspeed", replace(JOBS["deepspeed"], moments="8bit"), 10),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_framework_has_a_plan_where_it_can_be_written_and_nowhere_else(name, least):
-    framework, some = FRAMEWORKS[name], JOBS[name]
+def test_a_framework_has_a_plan_where_it_can_be_written_and_nowhere_else(name, some, least):
+    framework = FRAMEWORKS[name]
     verdicts = []
     for plan in random_plans(some, 64, 300):
         try:
