@@ -174,14 +174,25 @@ def another_plan(job: TrainingJob, plan: Plan, known: Sequence[Plan]) -> list[Re
 def remedied(job: TrainingJob, plan: Plan, kind: str, change: Change) -> Iterator[Remedy]:
     """The change alone, or with the ZeRO that frameworks have it with; where that is not enough, with as much
     else as is not enough by itself."""
-    sharded = (SHARDED,) * (plan.zero == 0 and precision_aware(change.apply(job, plan)[0]))
-    for beside in (sharded, (*sharded, FULL), (*sharded, FULL, ONE)):
-        whole = sum(beside, change)
-        if beside and legal_and_fits(*sum(beside[1:], beside[0]).apply(job, plan)):
-            return
-        if found := tried(job, plan, [whole], legal_and_fits):
-            yield Remedy(kind, whole.words, whole.option, found[0].found)
-            return
+    for zero in zero_beside(job, plan, change):
+        for beside in (zero, (*zero, FULL), (*zero, FULL, ONE)):
+            whole = sum(beside, change)
+            if beside and legal_and_fits(*sum(beside[1:], beside[0]).apply(job, plan)):
+                return
+            if found := tried(job, plan, [whole], legal_and_fits):
+                yield Remedy(kind, whole.words, whole.option, found[0].found)
+                return
+
+
+def zero_beside(job: TrainingJob, plan: Plan, change: Change) -> list[tuple[Change, ...]]:
+    """ZeRO-1, where a change takes it: without any ZeRO, and in place of FSDP where it is Megatron-Core's and
+    launched so alone."""
+    with_one = (change + SHARDED).apply(job, plan)
+    if plan.zero == 1 or not precision_aware(with_one[0]):
+        return [()]
+    if plan.zero == 0:
+        return [(SHARDED,)]
+    return [(SHARDED,), ()] if launched_by(*with_one) == whose(job) == ["megatron"] else [()]
 
 
 def ways_of(job: TrainingJob, plan: Plan) -> Iterator[list[Change]]:

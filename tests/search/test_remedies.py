@@ -323,3 +323,11 @@ def test_remedies_of_a_search_name_what_they_take_the_place_of(capsys):
     assert main(f"{words} {each['option']}".split()) == 2
     assert "--lora and --qlora are two ways to train adapters" in capsys.readouterr().err
     assert answer(capsys, f"{words.replace(' --lora 1024', '')} {each['option']}")["recommended"]
+
+
+def test_an_optimizer_goes_to_the_host_with_zero_1_where_megatron_core_has_no_fsdp_of_it(capsys):
+    """OptimizerConfig.__post_init__ has no optimizer on the host beside Megatron-FSDP."""
+    words = "plan --model llama-3-70b --gpus 16 --tp 8 --zero 3 --global-batch 64 --sequence 32768"
+    found = {one["option"]: one["launched_by"] for one in answer(capsys, words)["remedies"]}
+    assert found["--offload optimizer --zero 1 --recompute full"] == ["megatron"]
+    assert not any("activations --zero" in option for option in found), "nobody launches either"
