@@ -157,9 +157,15 @@ def stack_from(settings: TorchtitanSettings, shape: ModelShape, plan: Plan) -> S
         tp_overlap="products" if asynchronous else base.tp_overlap,
         dispatcher=backend if shape.experts and plan.ep > 1 else base.dispatcher,
         context_parallel="ring" if settings.given.get(ROTATION) == "alltoall" else base.context_parallel,
-        expert_tp=settings.given.get(EXPERT_TP) == plan.tp > 1,
+        expert_tp=cuts_experts(settings, shape, plan),
         reshards=plan.zero != 3 or plan.pp > 1 or settings.text(RESHARD) != fields.TITAN_RESHARD[2],
     )
+
+
+def cuts_experts(settings: TorchtitanSettings, shape: ModelShape, plan: Plan) -> bool:
+    """Whether tp cuts experts: without expert parallelism always, else where an older release is told so."""
+    alone = bool(shape.experts) and plan.ep == 1
+    return bool(plan.tp > 1 and (alone or settings.given.get(EXPERT_TP) == plan.tp))
 
 
 def dtype_from(settings: TorchtitanSettings, shape: ModelShape) -> str:

@@ -4,6 +4,8 @@ Idea   As in rules.py: each says where it is broken, and why in a sentence. Rule
        torchtitan_models.py.
 """
 
+from typing import Any
+
 import numpy as np
 
 from ndparallel.base.errors import UserError
@@ -57,6 +59,36 @@ def equal_rounds(job: TrainingJob, plan: Plan) -> UserError:
         f"{plan.schedule} of {number} microbatches on {plan.pp} pipeline ranks, as its {rounds} rounds are "
         "equal",
         f"take {number // rounds * rounds} microbatches",
+    )
+
+
+def expert_shards(job: TrainingJob, plan: Plan) -> tuple[Any, Any]:
+    """Ranks over which FSDP cuts an expert's states, and those among which all experts are
+    (apply_fsdp_to_decoder in torchtitan/distributed/fsdp.py, whose mesh holds tp and replicas, too)."""
+    every = plan.dp * plan.cp
+    shards = np.where(np.equal(plan.zero, 3) & np.greater(plan.shards, 0), plan.shards, every)
+    spread = np.greater(plan.ep, 1)
+    return np.where(spread, shards * plan.tp // plan.ep, shards), np.where(spread, shards, every) * plan.tp
+
+
+def uneven_cut(job: TrainingJob, plan: Plan) -> Any:
+    """Whether FSDP has more ranks than experts, so that it cuts the rows of their matrices, and cannot do so
+    evenly (FSDPParam._init_sharded_param in torch/distributed/fsdp/_fully_shard/_fsdp_param.py)."""
+    if not (some := job.shape.experts):
+        return False
+    ranks, among = expert_shards(job, plan)
+    rows = some.ffn // np.where(np.equal(plan.ep, 1), plan.tp, 1)
+    uneven = (rows % np.maximum(ranks, 1) > 0) | (job.shape.hidden % np.maximum(ranks, 1) > 0)
+    return np.greater_equal(plan.zero, 2) & (among > some.experts) & uneven
+
+
+def no_even_cut(job: TrainingJob, plan: Plan) -> UserError:
+    ranks, among = expert_shards(job, plan)
+    some = job.shape.experts
+    return torchtitan_lacks(
+        f"uneven cut of experts' matrices, of {some.ffn if some else 0} and {job.shape.hidden} rows, over "
+        f"{ranks} ranks of FSDP, as it takes for {some.experts if some else 0} experts on {among} ranks",
+        "take other --shards, or another --ep",
     )
 
 
@@ -138,11 +170,19 @@ RULES = (
         "leave ep out of --overlap",
         lambda job, plan: plan.sends_rows_beside(job.stack),
     ),
-    never(
-        "key to cut experts over tp",
-        "leave --etp tp out",
-        lambda job, plan: bool(job.shape.experts) and job.stack.expert_tp & (plan.tp > 1),
+    never(  # _routed_experts_sharding_configs in torchtitan/models/common/moe_sharding.py
+        "key to cut experts over tp beside ep={plan.ep}",
+        "leave --etp tp out, or take --ep 1",
+        lambda job, plan: bool(job.shape.experts) and job.stack.expert_tp & (plan.tp > 1) & (plan.ep > 1),
     ),
+    never(  # there too
+        "whole experts on tp={plan.tp} ranks without expert parallelism: it cuts them over tp",
+        "give --etp tp, or take an --ep of 2 or more",
+        lambda job, plan: (
+            bool(job.shape.experts) and (not job.stack.expert_tp) & (plan.tp > 1) & (plan.ep == 1)
+        ),
+    ),
+    LaunchRule(uneven_cut, no_even_cut),
     never(
         "kernels of Transformer Engine for router and permutation",
         "leave --fused-permutation and --fused-router out",

@@ -1312,7 +1312,7 @@ def test_a_model_of_a_config_json_is_one_of_torchtitans(name, module, flavor, re
 
 @pytest.mark.parametrize(("model", "changes", "plan", "said"), [
     ("qwen3-4b", {}, Plan(pp=2, dp=8, zero=3), "no pipeline for tied embeddings"),
-    ("qwen3-30b-a3b", {}, Plan(tp=8, dp=8, zero=3, sequence_parallel=True), "take a tp that divides 4"),
+    ("qwen3-30b-a3b", {}, Plan(tp=8, dp=8, ep=2, zero=3, sequence_parallel=True), "take a tp that divides 4"),
     ("deepseek-v2", {"sequence": 32768}, Plan(dp=64, ep=8, zero=3), "a sequence of at most 16384"),
     ("qwen3-14b", {"sequence": 65536}, Plan(dp=64, zero=3), "a sequence of at most 40960"),
     ("llama-3-8b", {"sequence": 262144}, Plan(dp=64, zero=3), "a sequence of at most 131072"),
@@ -1408,7 +1408,7 @@ def test_torchtitan_splits_no_backward_pass_of_compiled_layers(schedule, runs):
         assert emit_torchtitan(job_of(software="torchtitan-compiled"), plan)
 
 
-@pytest.mark.parametrize("ep", [1, 2, 4])
+@pytest.mark.parametrize("ep", [2, 4])
 def test_torchtitan_spreads_experts_of_replicas_over_tp_alone(ep):
     """efsdp = dp_shard * cp * tp // ep is 0 in build_mesh of torchtitan/distributed/parallel_dims.py."""
     job, plan = job_of("qwen3-30b-a3b", "torchtitan"), Plan(tp=2, dp=8, ep=ep, sequence_parallel=True)
@@ -1418,6 +1418,34 @@ def test_torchtitan_spreads_experts_of_replicas_over_tp_alone(ep):
     with refused if ep == 4 else nullcontext():
         emit_torchtitan(job, plan)
     emit_torchtitan(job, replace(plan, zero=3))
+
+
+def test_torchtitan_cuts_experts_over_tp_where_there_is_no_ep():
+    """_routed_experts_sharding_configs in torchtitan/models/common/moe_sharding.py."""
+    job, plan = job_of("qwen3-30b-a3b", "torchtitan"), Plan(tp=2, dp=8, zero=3, sequence_parallel=True)
+    cut = replace(job, stack=replace(job.stack, expert_tp=True))
+    with pytest.raises(UserError, match="no whole experts on tp=2 ranks .* give --etp tp, or take an --ep"):
+        emit_torchtitan(job, plan)
+    assert "expert_parallel_degree = 1" in emit_torchtitan(cut, plan)
+    with pytest.raises(UserError, match="no key to cut experts over tp beside ep=2; leave --etp tp out"):
+        emit_torchtitan(cut, replace(plan, ep=2))
+    assert "expert_parallel_degree = 2" in emit_torchtitan(job, replace(plan, ep=2))
+
+
+@pytest.mark.parametrize(("plan", "ranks"), [
+    (Plan(dp=512, zero=3), 512),
+    (Plan(dp=512, zero=3, shards=256), None),
+    (Plan(dp=512, ep=8, zero=3), None),
+    (Plan(tp=4, dp=1024, ep=8, zero=3, sequence_parallel=True), 512),
+    (Plan(dp=96, zero=3), None),
+])  # fmt: skip
+def test_torchtitan_cuts_no_expert_unevenly(plan, ranks):
+    """FSDP does not support uneven sharding on dim 1 (_fsdp_param.py in PyTorch), which torchtitan asks for
+    where 128 experts are on more ranks; their matrices have 768 and 2048 rows."""
+    job = job_of("qwen3-30b-a3b", "torchtitan", batch=plan.dp)
+    refused = pytest.raises(UserError, match=f"of 768 and 2048 rows, over {ranks} ranks of FSDP")
+    with refused if ranks else nullcontext():
+        emit_torchtitan(job, plan)
 
 
 def test_torchtitan_refuses_a_sequence_that_tp_and_both_chunks_of_cp_do_not_divide():

@@ -86,6 +86,15 @@ def same(job: TrainingJob, plan: Plan) -> tuple[TrainingJob, Plan]:
     return job, replace(plan, shards=0 if whole else plan.shards)
 
 
+@pytest.mark.parametrize("ep", [1, 2])
+def test_experts_under_tp_are_read_as_cut_where_there_is_no_ep(ep):
+    plan = Plan(tp=2, dp=8, ep=ep, zero=3, sequence_parallel=True)
+    stack = replace(find_stack("torchtitan"), expert_tp=ep == 1)
+    job = TrainingJob(find_model("qwen3-30b-a3b"), find_hardware("h100"), stack, 4096, 64)
+    found = read(emit_torchtitan(job, plan), name="plan.py")
+    assert (found.plan, found.job.stack.expert_tp) == (plan, ep == 1)
+
+
 def test_every_recipe_that_is_written_is_read_back_as_its_job_and_its_plan():
     asked = [*recipes()]
     assert len(asked) == 58 and {name.split()[0] for name, _, _ in asked} == MODELS.keys()

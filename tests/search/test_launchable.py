@@ -37,7 +37,7 @@ def switched(software: str, model: str = "llama-3-70b", **changes) -> TrainingJo
         ("accelerate", JOBS["accelerate"], 3),
         ("megatron", job("mixtral-8x7b"), 40),
         ("torchtitan", job("qwen3-30b-a3b", software="torchtitan"), 20),
-        ("torchtitan", switched("torchtitan", "qwen3-30b-a3b", dispatcher="allgather"), 10),
+        ("torchtitan", switched("torchtitan", "qwen3-30b-a3b", dispatcher="allgather"), 2),
         ("torchtitan", switched("torchtitan", pp_overlap=False), 15),
         ("deepspeed", replace(JOBS["deepspeed"], moments="8bit"), 10),
     ],

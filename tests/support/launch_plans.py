@@ -87,6 +87,7 @@ def recipes() -> Iterator[tuple[str, TrainingJob, Plan]]:
     stack = find_stack("torchtitan")
     for model, plan in product(MODELS_OF_TORCHTITAN, plans):
         shape = replace(find_model(model), prediction_layers=0)  # which our parameters leave out
+        plan = replace(plan, ep=2) if shape.experts and plan.zero == 2 else plan
         job = TrainingJob(shape, find_hardware("h100"), stack, 4096, 64)
         if can_be_emitted(emit_torchtitan, job, plan):
             yield f"{model} {plan}", job, plan
