@@ -126,7 +126,7 @@ def is_modelled(flag: str, job: TrainingJob) -> bool:
     if flag in (fields.AWARE, fields.ON_HOST):
         return precision_aware(job) and (flag == fields.AWARE or bool(job.offload))
     if flag == fields.EXPERT_TP:
-        return job.stack.expert_tp
+        return job.stack.expert_tp or not job.shape.experts
     if flag.startswith("--exp-avg"):
         return job.moments == "bf16"
     return "cuda-graph" in flag and bool(job.stack.graphs)

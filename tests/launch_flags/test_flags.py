@@ -1020,6 +1020,11 @@ def test_chunks_that_megatron_cannot_deal_out_are_refused_in_a_sentence():
         read_megatron(f"{LINE} {flags} 3", H100)
 
 
+def test_slices_of_experts_have_no_note_where_there_are_no_experts():
+    flags = "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 4"
+    assert not any("expert" in note for note in read_megatron(f"{LINE} {flags}", H100).notes)
+
+
 @pytest.mark.parametrize("flag", ["--swiglu --no-bias-gelu-fusion", "--no-masked-softmax-fusion"])
 def test_a_flag_about_a_kernel_that_the_job_does_not_run_has_no_note(flag):
     assert not any("-fusion is not" in note for note in read_megatron(f"{LINE} {flag}", H100).notes)
