@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ndparallel.explorer import guesses, saving
+from ndparallel.explorer.finding import found_for
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import SCREENS, known
 from ndparallel.lessons.questions import questions
@@ -72,6 +73,11 @@ def test_saved_answers_are_those_of_the_code(screen):
     for setup in random.Random(screen).sample(saving.grid()[screen], 4):
         now = unpacked(saving.packed(SCREENS[screen](setup)))
         assert differences(saved()[screen][saving.key(screen, setup)], now) == [], setup
+
+
+def test_the_saved_search_finds_what_the_code_finds():
+    now = unpacked(saving.packed({"found": found_for({})}))["found"]
+    assert differences(saved()["found"], now) == []
 
 
 def test_saved_questions_and_reasons_are_those_of_the_book():
