@@ -26,6 +26,7 @@ ANOTHER_MODEL = (  # which cannot be read as a transformer of our layers
     "--decoder-seq-length",  # of these, or of what sees: --seq-length is then the other's
 )
 ANOTHER_PROGRAM = re.compile(r"pretrain_(?:bert|t5|ict|retro|vision_\w+|vlm)\.py$")
+NO_TRAINING = re.compile(r"(?:^|/)(?!pretrain|train|finetune)\w*(?:generat|inference|export|convert)\w*\.py$")
 BEYOND = {
     "--use-checkpoint-args": "the sizes are the command line's",
     "--fp16": "priced as bf16",

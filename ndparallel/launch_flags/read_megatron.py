@@ -17,7 +17,7 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ANOTHER_PROGRAM
+from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ANOTHER_PROGRAM, NO_TRAINING
 from ndparallel.launch_flags.frozen import megatron_flags, release
 from ndparallel.launch_flags.given import GivenFlags, given_flags
 from ndparallel.launch_flags.invocation import (
@@ -77,6 +77,7 @@ def line_of(said: str, text: str) -> str:
 def reading(script: Script, hardware: Hardware, gpus: int | None, vocab: int | None) -> Reading:
     launcher, words = command_of(script)
     flags = given_flags(words)
+    refuse_no_training(launcher)
     refuse_another_model(launcher, flags)
     shape = shape_from(flags, vocab)
     plan = plan_from(flags, shape, world_size(launcher, script.variables) if gpus is None else gpus)
@@ -84,6 +85,12 @@ def reading(script: Script, hardware: Hardware, gpus: int | None, vocab: int | N
     check(job, plan)
     refuse_unknown_branches(flags, script)
     return Reading(job, plan, tuple(notes(flags, script, job, plan)))
+
+
+def refuse_no_training(launcher: list[str]) -> None:
+    """Raise UserError for a program that generates text, or writes a checkpoint in another form."""
+    if named := [word for word in launcher if NO_TRAINING.search(word)]:
+        raise UserError(f"{named[0]} trains nothing, and a plan is of a training step.")
 
 
 def refuse_another_model(launcher: list[str], flags: GivenFlags) -> None:

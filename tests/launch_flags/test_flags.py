@@ -1129,6 +1129,7 @@ REFUSED = {
     LINE + " --decoder-num-layers 12": "another model",
     LINE + " --decoder-seq-length 1024 --img-h 448": "another model",
     LINE.replace("pretrain_gpt", "./pretrain_bert"): "pretrain_bert.py makes another model",
+    LINE.replace("pretrain_gpt", "tools/run_text_generation_server"): "generation_server.py trains nothing",
     LINE.replace("pretrain_gpt", "pretrain_vision_classify"): "another model",
     LINE + ' --num-experts 8 --moe-layer-freq "([1]*999999999)"': "a list of 32 zeros and ones",
     LINE + ' --pipeline-model-parallel-layout "E((t|)*9999)*9999L"': "E, t, m, L",
