@@ -616,10 +616,10 @@ def test_what_its_framework_cannot_launch_is_said_once_with_the_reason_and_who_c
 
 def test_advise_says_which_plans_cannot_be_launched_and_what_predictions_cannot_tell_apart(capsys):
     """The fastest way of the guides has ZeRO-1, which torchtitan has not."""
-    mixture = ["--model", "mixtral-8x7b", "--gpus", "128", "--global-batch", "256", "--sequence", "8192"]
+    mixture = ["--model", "mixtral-8x7b", "--gpus", "32", "--global-batch", "256"]
     out = " ".join(printed(capsys, "advise", *mixture, "--software", "torchtitan").split())
     assert "Their plan cannot be launched by its framework: torchtitan 0.3.0 has no ZeRO-1" in out
-    assert "longer than the best. " in out, "7%, which is no error of a comparison"
+    assert "longer than the best. " in out, "6%, which is no error of a comparison"
     memory = ["--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64", "--software", "deepspeed"]
     out = " ".join(printed(capsys, "advise", *memory).split())
     assert "The search finds no plan that is faster than the guides'. Their plan cannot be launched" in out

@@ -104,14 +104,15 @@ def powers(most: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
-    """Any legal plan that Megatron-Core has: 1F1B or interleaved, all degrees, all of ZeRO."""
+    """Any legal plan that Megatron-Core has: 1F1B or interleaved, all degrees, and all of ZeRO
+    outside pipelines."""
     name = draw(st.sampled_from(NAMES))
     pp, chunks = draw(
         st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 1), (8, 1), (2, 2), (4, 2), (4, 3), (16, 1)])
     )
     tp, zero, cp, dp = (
         draw(powers(3)),
-        draw(st.sampled_from([0, 1, 2, 3, 3])),
+        draw(st.sampled_from([0, 1, 2, 3, 3] if pp == 1 else [0, 1])),
         draw(powers(2)),
         draw(powers(5)),
     )
@@ -136,6 +137,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         dtype=draw(st.sampled_from(["bf16", "fp8"])),
     )
     job = replace(job, shape=draw(hybrids(job.shape))) if job.shape.linear else job
+    assume(job.shape.output_gate != "head")  # which Megatron-Core has no flags for
     stack = replace(
         job.stack,
         attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])),
@@ -185,7 +187,6 @@ BESIDE = replace(MIXTRAL, stack=replace(MIXTRAL.stack, hides_dispatch=True, grap
 @settings(max_examples=200, deadline=None)
 def test_emitted_flags_read_back_give_the_same_plan(asked):
     job, plan = asked
-    assume(job.shape.output_gate != "head")  # which Megatron-Core has no flags for
     found = read_megatron(emit_megatron(job, plan), H100)
     assert found.plan == plan
     assert plain(found.job.shape) == plain(job.shape)
