@@ -1229,6 +1229,7 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
     job = replace(job, stack=STACKS[software])
     chunks = 2 if schedule in ("interleaved", "looped-bfs", "zb-v", "dualpipev") and plan.pp > 1 else 1
     plan = replace(plan, schedule=schedule, chunks=chunks, recompute_layers=0, recompute_modules=())
+    plan = replace(plan, zero=3 if plan.zero == 1 and plan.pp > 1 else plan.zero)
     job = replace(job, dtype="bf16" if job.shape.experts or job.dtype == "bf16" else "fp8-row")
     assume(not [*why_not(job, plan)])
     number = int(plan.microbatches(job))
@@ -1236,6 +1237,8 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
         plan.zero == 1
         or (plan.zero == 2 and plan.pp > 1)
         or (plan.cp > 1 and not plan.zero)
+        or (plan.zero == 0 and plan.tp % plan.ep)
+        or (job.shape.experts and plan.tp > 1 and plan.ep == 1)  # whole experts
         or plan.shards % plan.cp
         or (plan.dp * plan.cp == 1 and not plan.zero)
         or (plan.dp * plan.cp > 1 and plan.zero == 3 and plan.shards == 1)
