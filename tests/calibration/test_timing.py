@@ -1,6 +1,7 @@
 """Rounds, windows and their spread, on clocks that are made up: no test measures."""
 
 import gc
+from collections.abc import Iterator
 from itertools import chain, count, repeat
 from types import SimpleNamespace
 
@@ -22,6 +23,14 @@ from ndparallel.calibration.timing import (
 )
 
 ONE_RUN = Windows(1, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def little_garbage() -> Iterator[None]:
+    """Spare what other tests left: it would be looked through once a round."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Clock:

@@ -2,6 +2,7 @@
 numbers, and what needs numbers is said to be unknown."""
 
 import json
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_what_the_events_of_many_gpus_add_up_to_is_what_they_say_one_by_one():
 
 
 def shown(capsys, words: str, lesson: str = "4d_combined") -> tuple[int, str]:
-    code = run_and_show_words(load(lesson), words.split(), f"{lesson}.py")
+    code = run_and_show_words(load(lesson), shlex.split(words), f"{lesson}.py")
     return code, capsys.readouterr().out
 
 
@@ -126,15 +127,14 @@ def test_a_run_with_numbers_does_not_mention_sizes(capsys):
 
 
 def test_128_gpus_train_the_sizes_of_a_real_model(capsys):
-    words = (
-        "--model llama-3-8b --hardware h100 --gpus 128 --tp 8 --pp 4 --sequence 512 --batch 16 --sizes-only"
-    )
-    code, out = shown(capsys, words + " --json --microbatches 4")
-    row = json.loads(out)["strategies"][-1]
+    words = "--model llama-3-8b --hardware h100 --gpus 128 --tp 8 --pp 4 --sequence 512 --batch 16"
+    words += ' --microbatches 4 --sizes-only --strategy "TP8 x PP4 x DP4"'
+    code, out = shown(capsys, words + " --json")
+    (row,) = json.loads(out)["strategies"]
     assert code == 0 and row["gpus"] == 128 and row["hidden_communication_seconds"] is None
     parts = [row[f"{part}_seconds"] for part in ("compute", "exposed_communication", "bubble")]
     assert sum(parts) == pytest.approx(row["step_seconds"])
-    code, out = shown(capsys, words)
+    code, out = shown(capsys, '--gpus 128 --tp 4 --pp 4 --sizes-only --strategy "TP4 x PP4 x DP8"')
     assert "The events of more than 64 GPUs are added up" in out
 
 

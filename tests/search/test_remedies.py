@@ -257,7 +257,7 @@ def test_an_optimizer_on_the_host_comes_with_the_zero_1_that_frameworks_have_it_
 
 @pytest.mark.parametrize("alone", ["--emit deepspeed", "--csv"])
 def test_where_no_plan_fits_a_script_that_is_not_written_leaves_the_remedies_among_the_errors(capsys, alone):
-    words = HOBBY.replace("--gpus 1", "--gpus 8").split()
+    words = HOBBY.replace("--gpus 1", "--gpus 2").split()
     framework = ["--framework", "deepspeed" if "deepspeed" in alone else "accelerate"]
     assert main([*words, *framework]) == 2
     table = capsys.readouterr().out

@@ -297,9 +297,9 @@ def test_modules_that_run_again_never_make_a_step_shorter():
 
 def test_the_modules_that_are_tried_do_not_depend_on_the_order_of_the_rows(monkeypatch):
     some = job("mixtral-8x7b")
-    usual = candidates(SearchSpace(some, 32, {}, some.usable_bytes()))
+    usual = candidates(SearchSpace(some, 16, {}, some.usable_bytes()))
     monkeypatch.setattr("ndparallel.search.candidates.families", lambda *given: [*families(*given)][::-1])
-    other = candidates(SearchSpace(some, 32, {}, some.usable_bytes()))
+    other = candidates(SearchSpace(some, 16, {}, some.usable_bytes()))
     assert (other.legal, other.rejected) == (usual.legal, usual.rejected)
     assert sorted(other.seconds) == pytest.approx(sorted(usual.seconds), rel=ROUNDING)
 
