@@ -9,7 +9,7 @@ that are left are measured once more, now that they pay for the fixtures that th
 
 from collections import defaultdict
 from collections.abc import Generator
-from os import times
+from os import environ, times
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,9 @@ settings.load_profile("unhurried")
 SLOW = Path(__file__).with_name("slow.txt")
 SLOW_SECONDS = 0.3  # of CPU, all cases of a test together
 spent: dict[str, float] = defaultdict(float)  # CPU seconds of every test
+
+if "PYTEST_XDIST_WORKER" in environ:  # other cores have other tests
+    pytest.MonkeyPatch().setattr("ndparallel.engines.forking.usable_cores", lambda: [0])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
