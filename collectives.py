@@ -1,9 +1,8 @@
 """Collectives: what a group of GPUs does together, with nothing but `gpu.send` and `gpu.receive`.
 
 Idea   Cut the array into as many pieces as there are ranks and pass the pieces round a ring: every link is
-       busy at every hop, and no rank ever sends more than about twice what it holds, however many ranks
-       there are. ndparallel/collective/algorithms.py has other ways: trees, for when latency counts more than
-       bytes, and hierarchies, for nodes of several GPUs.
+       busy at every hop, and no rank ever sends more than about twice what it holds. Other ways, for small
+       arrays and for several nodes, are in ndparallel/collective/algorithms.py.
 Cost   Above each algorithm stands its closed form, of numbers or numpy arrays, for p ranks that start
        together on one tier of links and pieces of equal size: a = latency, b = n / bandwidth.
        ndparallel/collective/lockstep.py has what holds for mixed links, uneven pieces and different starts.
@@ -21,7 +20,7 @@ Run `python collectives.py` to see what each does, and how long it takes.
 
 Arrays have any shape and dtype; sizes that p does not divide are cut as np.array_split cuts. All raise
 MismatchError where the ranks of the group do not call the same collective with the same shapes, and
-ValueError for arguments that make no sense.
+ValueError or TypeError for arguments that make no sense.
 """
 
 import sys
@@ -184,7 +183,7 @@ def all_reduce(
     gpu: GPU, array: Array, group: Group, op: str = "sum", algorithm: str = "ring", async_op: bool = False
 ):
     """Give every rank the combination of all arrays, in `array`. Returns it, or a Handle with `async_op`."""
-    run = _find("all_reduce", algorithm)
+    run = _find("all_reduce", algorithm, group)
     work, combine = flat(array, copy=async_op), reduction(op, array)
 
     def body(me: Member) -> None:
@@ -205,7 +204,7 @@ def reduce(
     async_op: bool = False,
 ):
     """Give the root the combination of all ranks' arrays, in its `array`; the others' stay as they are."""
-    run = _find("reduce", algorithm)
+    run = _find("reduce", algorithm, group)
     is_root = group.index(gpu.rank) == group.valid_root(root)
     work, combine = flat(array, copy=async_op or not is_root), reduction(op, array)
 
@@ -227,7 +226,7 @@ def reduce_scatter(
     async_op: bool = False,
 ):
     """Give rank r the combination of all ranks' piece r of `array`, in `output`, which has its size."""
-    run = _find("reduce_scatter", algorithm)
+    run = _find("reduce_scatter", algorithm, group)
     pieces, combine = split(flat(array, copy=True), group.size), reduction(op, array)
     mine = pieces[group.index(gpu.rank)]
     check_size("output", output, mine.size)
@@ -244,7 +243,7 @@ def all_gather(
     gpu: GPU, output: Array, piece: Array, group: Group, algorithm: str = "ring", async_op: bool = False
 ):
     """Give every rank all pieces, one after another, in `output`; np.array_split says the size of each."""
-    run = _find("all_gather", algorithm)
+    run = _find("all_gather", algorithm, group)
     work = work_array(output, async_op)
     pieces = split(work, group.size)
     mine = pieces[group.index(gpu.rank)]
@@ -258,7 +257,7 @@ def broadcast(
     gpu: GPU, array: Array, group: Group, root: int = 0, algorithm: str = "one-by-one", async_op: bool = False
 ):
     """Give every rank the root's array, in `array`."""
-    run = _find("broadcast", algorithm)
+    run = _find("broadcast", algorithm, group)
     work = flat(array, copy=async_op)
     call = ("broadcast", algorithm, group.valid_root(root), array.shape, array.dtype.str)
     return _call(gpu, group, call, lambda me: run(me, work, root), array, work, async_op)
@@ -267,7 +266,7 @@ def broadcast(
 def gather(gpu: GPU, output: Array | None, piece: Array, group: Group, root: int = 0, async_op: bool = False):
     """Give the root all ranks' pieces, one after another, in `output`, of which the others need none; sizes
     as in `all_gather`."""
-    index = group.index(gpu.rank)
+    index = Group.valid(group).index(gpu.rank)
     pieces: Sequence[Array] = [piece.reshape(-1)] * group.size
     work = output
     if index == group.valid_root(root):
@@ -283,7 +282,7 @@ def scatter(
     gpu: GPU, output: Array, array: Array | None, group: Group, root: int = 0, async_op: bool = False
 ):
     """Give rank r piece r of the root's `array`, in `output`; the others need no array."""
-    index = group.index(gpu.rank)
+    index = Group.valid(group).index(gpu.rank)
     pieces: Sequence[Array] = [work_array(output, async_op)] * group.size
     if index == group.valid_root(root):
         pieces = split(flat(given("array", array), copy=True), group.size)
@@ -299,8 +298,8 @@ def all_to_all(
     output: Array,
     array: Array,
     group: Group,
-    output_splits: Sequence[int] | None = None,
-    input_splits: Sequence[int] | None = None,
+    output_splits: Sequence[int] | Array | None = None,
+    input_splits: Sequence[int] | Array | None = None,
     async_op: bool = False,
 ):
     """Give every rank a part of every rank's array: `output` is what comes, put together in the order of the
@@ -309,19 +308,17 @@ def all_to_all(
     Parts are rows (axis 0): `input_splits[r]` of them go to rank r, `output_splits[r]` come from it. Without
     them all ranks have the same shape, which is cut as np.array_split cuts.
     """
-    index = group.index(gpu.rank)
+    index = Group.valid(group).index(gpu.rank)
     even = split_sizes(len(array), group.size)
-    outgoing = cut(array, checked_splits("input_splits", input_splits or even, array, group))
+    leaving = even if input_splits is None else input_splits
+    outgoing = cut(array, checked_splits("input_splits", leaving, array, group))
     in_place = not output.flags.writeable or not (async_op or np.may_share_memory(output, array))
     work = output if in_place else np.empty_like(output)
-    incoming = cut(
-        work, checked_splits("output_splits", output_splits or [even[index]] * group.size, output, group)
-    )
-    if incoming[index].shape != outgoing[index].shape:
-        raise ValueError(
-            f"rank {gpu.rank} sends itself rows of shape {outgoing[index].shape} and expects "
-            f"{incoming[index].shape}."
-        )
+    coming = [even[index]] * group.size if output_splits is None else output_splits
+    incoming = cut(work, checked_splits("output_splits", coming, output, group))
+    here, there = outgoing[index].shape, incoming[index].shape
+    if here != there:
+        raise ValueError(f"rank {gpu.rank} sends itself rows of shape {here} and expects {there}.")
     write(incoming[index], outgoing[index])
     call = ("all_to_all", "direct", array.shape[1:], array.dtype.str)
     return _call(
@@ -331,7 +328,8 @@ def all_to_all(
 
 def barrier(gpu: GPU, group: Group, async_op: bool = False):
     """Wait until every rank of the group is here."""
-    return _call(gpu, group, ("barrier", "dissemination"), dissemination_barrier, None, None, async_op)
+    call = ("barrier", "dissemination")
+    return _call(gpu, Group.valid(group), call, dissemination_barrier, None, None, async_op)
 
 
 def _call(
@@ -365,8 +363,9 @@ def _call(
     return handle if async_op else handle.wait()
 
 
-def _find(collective: str, name: str) -> Callable[..., None]:
+def _find(collective: str, name: str, group: Group) -> Callable[..., None]:
     known, room = ALGORITHMS[collective], "ndparallel.collective.algorithms"
+    Group.valid(group)
     if name not in known:
         more = "" if room in sys.modules else f", and more once {room} is imported"
         raise ValueError(f"{collective} has no algorithm {name!r}; it has {', '.join(known)}{more}.")

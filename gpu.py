@@ -10,10 +10,8 @@ Limit  Two streams of one GPU never slow one another, though they share its proc
 
 Glossary
     rank      a GPU's number, from 0 on; every rank runs the same program
-    stream    a queue of work with a clock of its own, as in CUDA: one is named "compute", the others after
-              the group they talk to
-    link      the wire between two GPUs, inside a node or across nodes: a latency and a bandwidth, the same in
-              both directions at once
+    stream    a queue of work with its own clock, as in CUDA: "compute", and one for each group it talks to
+    link      the wire between two GPUs, inside a node or across: a latency, and the same bandwidth each way
     what      the name of a message; `receive` takes the oldest message of its source with that name
     handle    work under way on another stream; its result is there after `wait()`, and not before
 
@@ -31,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ndparallel.base.events import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, WAIT, Event
-from ndparallel.base.gpu_errors import MismatchError, OutOfMemoryError, mismatch, out_of_memory, say
-from ndparallel.base.messages import Mailboxes, Message, is_size_only, snapshot, unpack
+from ndparallel.base.gpu_errors import MismatchError, OutOfMemoryError, mismatch, not_held, out_of_memory, say
+from ndparallel.base.messages import SENT, Mailboxes, Message, as_rank, is_size_only, sent, snapshot, unpack
 from ndparallel.base.options import tell
 from ndparallel.base.quantities import si
 
@@ -83,8 +81,7 @@ class Hardware:
     disturbances: Any = None  # what if a GPU or a link were slow? ndparallel/hardware/disturbances.py
 
     def seconds(self, operation: Operation):
-        """Price an operation: the only place that does. Takes numbers or numpy arrays in the operation's
-        fields alike."""
+        """Price an operation: the only place that does. Its fields are numbers or numpy arrays alike."""
         computing = operation.flops / self.rate(operation)
         moving = operation.bytes / self.memory_bandwidth_bytes_per_second
         numbers = type(computing) is type(moving) is float
@@ -247,8 +244,7 @@ class GPU:
     # ---- compute, send, receive
 
     def compute(self, operation: Operation, name: str = "") -> None:
-        """Move the current stream on by the operation's price; the event has the operation's own name where
-        none is given."""
+        """Move the current stream on by the operation's price; its event has `name`, or the operation's."""
         stream = self.current
         start = stream.now
         stream.now = end = start + self.seconds(operation)
@@ -269,6 +265,8 @@ class GPU:
     def send(self, target: int, array: np.ndarray, what: Any) -> None:
         """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits
         for the receiver."""
+        if type(array) not in SENT:
+            array = sent(self.rank, array, what)
         link = self._links.get(target) or self._find_link(target)
         stream, nbytes = self.current, array.nbytes
         start = stream.now
@@ -304,7 +302,7 @@ class GPU:
             start, end = departed if departed > now else now, stream.now
             start = start if start < end else end
             self.events.append((self.rank, stream.name, RECEIVE, what, start, end, array.nbytes, 0, source))
-        if expected is array and release is None:
+        if expected is array and release is None and (combine is None or into is not None):
             return array
         return unpack(array, release, into, combine)
 
@@ -320,7 +318,7 @@ class GPU:
         return Pending(self, source, what, into, stream)
 
     def _find_link(self, target: int) -> Link:
-        return self._links.setdefault(target, self.hardware.link(self.rank, target))
+        return self._links.setdefault(target, self.hardware.link(self.rank, as_rank(self.rank, target)))
 
     # ---- memory
 
@@ -337,6 +335,8 @@ class GPU:
 
     def free(self, kind: str, nbytes: float) -> None:
         self.held_bytes[kind] -= nbytes
+        if self.held_bytes[kind] < 0:
+            raise not_held(self.rank, kind, nbytes, self.held_bytes[kind] + nbytes)
         self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
 
 

@@ -42,6 +42,14 @@ def mismatch(
     )
 
 
+def not_held(rank: int, kind: str, nbytes: float, held_bytes: float) -> ValueError:
+    """Return the error of memory that is freed and not held."""
+    return ValueError(
+        f"GPU {rank} frees {si(nbytes, 'B')} of {kind}, and holds {si(held_bytes, 'B')}: is something freed "
+        "twice?"
+    )
+
+
 def _described(call: tuple | None, array: np.ndarray | None) -> str:
     payload = "" if array is None else f" of {array.dtype}{list(array.shape)}"
     return f"{' '.join(map(str, call))}{payload}" if call else f"a point-to-point message{payload}"

@@ -20,6 +20,13 @@ class Group:
     name: str
     ranks: tuple[int, ...]
 
+    @staticmethod
+    def valid(group: "Group") -> "Group":
+        """Return the group. Raises TypeError for what is none."""
+        if not isinstance(group, Group):
+            raise TypeError(f"{group!r} is no group: make one of a name and ranks, as Group('pair', (0, 1)).")
+        return group
+
     @cached_property
     def size(self) -> int:
         return len(self.ranks)
@@ -42,7 +49,7 @@ class Group:
         return place
 
     def valid_root(self, root: int) -> int:
-        if not 0 <= root < self.size:
+        if not hasattr(root, "__index__") or not 0 <= root < self.size:
             raise ValueError(f"group {self.name!r} has members 0 to {self.size - 1}, and no root {root}.")
         return root
 
@@ -78,10 +85,10 @@ def check_size(name: str, array: Array, size: int) -> None:
         raise ValueError(f"`{name}` has {elements}; this rank's piece has {size}.")
 
 
-def checked_splits(name: str, splits: Sequence[int], array: Array, group: Group) -> Sequence[int]:
+def checked_splits(name: str, splits: Sequence[int] | Array, array: Array, group: Group) -> Sequence[int]:
     if len(splits) != group.size or sum(splits) != len(array) or min(splits) < 0:
         raise ValueError(
             f"`{name}` must be {group.size} numbers that add up to the array's {len(array)} rows, not "
             f"{[*map(int, splits)]}."
         )
-    return splits
+    return [*splits]

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ndparallel.base.gpu_errors import say
+
 
 class Message(NamedTuple):
     """An array under way. GPUs pass plain tuples of this shape. `what` names the message; `call` is the
@@ -31,6 +33,7 @@ class Message(NamedTuple):
 
 
 ARRAY = Message._fields.index("array")  # its place in such a tuple
+SENT: set[type] = {np.ndarray}  # kinds of arrays that can be sent; others enter at their first message
 
 
 class Mailboxes:
@@ -61,20 +64,58 @@ def is_size_only(array: np.ndarray) -> bool:
     return not array.flags.writeable and not any(array.strides)
 
 
+def sent(rank: int, array: Any, what: Any) -> np.ndarray:
+    """Return what a rank sends: one of numpy's numbers as an array. Raises TypeError for what is no array, or
+    has more than a message carries."""
+    if isinstance(array, np.generic):
+        return np.asarray(array)
+    if not hasattr(array, "strides") or isinstance(array, np.ma.MaskedArray | np.matrix):
+        raise TypeError(
+            f"rank {rank} sends {say(what)}, which is of the type {type(array).__name__}: send a numpy "
+            "array, as np.array(...) makes it."
+        )
+    SENT.add(type(array))
+    return array
+
+
+def as_rank(rank: int, target: Any) -> int:
+    """Return the rank that another one sends to. Raises TypeError for what is no whole number."""
+    if not hasattr(target, "__index__"):
+        raise TypeError(f"rank {rank} sends to {target!r}: a rank is a whole number, from 0 on.")
+    return target
+
+
 def snapshot(array: np.ndarray) -> np.ndarray:
     """Copy an array, unless it is only a size and has no content to protect."""
-    return array if is_size_only(array) else array.copy()
+    return array if is_size_only(array) else copied(array)
+
+
+def copied(array: np.ndarray) -> np.ndarray:
+    """Copy an array that is sent. Raises TypeError for one of Python objects, which no link can carry."""
+    if array.dtype.hasobject:
+        raise holds_objects(array.dtype)
+    return array.copy()
+
+
+def holds_objects(dtype: np.dtype) -> TypeError:
+    return TypeError(f"arrays of dtype {dtype} cannot be sent: they hold Python objects.")
 
 
 def unpack(
     array: np.ndarray, release: Callable[[], None] | None, into: np.ndarray | None, combine: Callable | None
 ) -> np.ndarray:
     """Return the array of a message in memory of the receiver's own: in `into` where it is given, combined
-    with what is there where `combine` is. Then `release` gives the transport its memory back."""
+    with what is there where `combine` is. Then `release` gives the transport its memory back. Raises
+    ValueError where the message could not be written, or combined with anything."""
     if into is None:
+        if combine is not None:
+            raise ValueError("`combine` has nothing to combine a message with: give an array as `into`.")
         into = array.copy()
-    elif not into.flags.writeable:
-        pass  # only a size: no content to write
+    elif (
+        not into.flags.writeable
+    ):  # only a size, which has no content to write; of one element it has strides
+        if into.size > 1 and not is_size_only(into):
+            raise ValueError("a message cannot be written into `into`: that array is read-only.")
     elif combine is None:
         into[...] = array
     else:

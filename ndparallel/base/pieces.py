@@ -18,8 +18,24 @@ Array = np.ndarray
 def write(output: Array | None, content: Array | None) -> Array | None:
     """Put `content` of any shape into `output`, unless there is none or it is read-only."""
     if output is not None and content is not None and output.flags.writeable:
+        require_room(output.dtype, content.dtype)
         output[...] = content.reshape(output.shape)
     return output
+
+
+def require_room(output: np.dtype, content: np.dtype) -> None:
+    """Raise TypeError where numbers would lose their fractions, or their imaginary parts."""
+    if output != content and not np.can_cast(content, output, "same_kind"):
+        raise TypeError(f"an array of {output} cannot hold the result, which is of {content}.")
+
+
+def require_array(array: Any) -> None:
+    """Raise TypeError for what a collective cannot write its result into."""
+    if isinstance(array, np.generic) or not hasattr(array, "strides"):
+        raise TypeError(
+            f"a collective works in a numpy array, and this is of the type {type(array).__name__}: "
+            "np.array(...) makes one."
+        )
 
 
 def split_sizes(size: int, parts: int) -> list[int]:
@@ -42,12 +58,14 @@ def split(array: Any, parts: int) -> Sequence[Array]:
 
 def flat(array: Array, copy: bool) -> Array:
     """Return the array in one dimension: a copy, or its own memory where that can be."""
+    require_array(array)
     return snapshot(array).reshape(-1) if copy else array.reshape(-1)
 
 
 def work_array(output: Array, async_op: bool) -> Array:
     """Return a 1-D work array for the result: `output`'s own memory if it can be written in place, else a new
     array."""
+    require_array(output)
     in_place = not output.flags.writeable or (output.flags.c_contiguous and not async_op)
     return output.reshape(-1) if in_place else np.empty_like(output, shape=output.size)
 

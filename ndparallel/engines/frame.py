@@ -23,6 +23,7 @@ import numpy as np
 
 from gpu import is_size_only
 from ndparallel.base.bfloat16 import ON_THE_WIRE, from_wire, to_wire
+from ndparallel.base.messages import holds_objects
 from ndparallel.engines.system import PIPE_BUF
 
 CONTENT_BYTES = min(2048, PIPE_BUF // 2)  # arrays up to this size travel inside the frame
@@ -119,7 +120,7 @@ def _pickled_form(
 ) -> bytes:
     """Pickle it. Raises TypeError for an array of Python objects."""
     if dtype.hasobject:
-        raise TypeError(f"arrays of dtype {dtype} cannot be sent: they hold Python objects.")
+        raise holds_objects(dtype)
     strides = (0,) * len(shape) if repeated else None
     return dumps((group, call, dtype, shape, strides, dtype == ON_THE_WIRE), HIGHEST_PROTOCOL)
 

@@ -31,7 +31,8 @@ def in_a_second_thread(transport: Any) -> NoReturn:
     raise transport.misuse
 
 
-def no_such_rank(rank: int, other: int, world_size: int) -> NoReturn:
+def no_such_rank(rank: int, other: Any, world_size: int) -> NoReturn:
+    named = f"{other}" if hasattr(other, "__index__") else repr(other)
     raise ValueError(
-        f"rank {rank} has a message for or from rank {other}, but the ranks are 0 to {world_size - 1}."
+        f"rank {rank} has a message for or from rank {named}, but the ranks are 0 to {world_size - 1}."
     )

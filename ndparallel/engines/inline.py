@@ -22,7 +22,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
-from ndparallel.base.messages import ARRAY
+from ndparallel.base.messages import ARRAY, copied
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
@@ -156,7 +156,7 @@ class InlineRank:
         array = message[ARRAY]
         if array is not self.last_size:
             if array.flags.writeable or any(array.strides):
-                message = (*message[:ARRAY], array.copy(), None)
+                message = (*message[:ARRAY], copied(array), None)
             else:
                 self.last_size = array  # it is only a size, which need not be found out again and again
         seat, inbox = self.receivers.get(target) or self._receiver(target)

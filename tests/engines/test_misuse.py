@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectives import Group, all_reduce
+from collectives import Group, all_gather, all_reduce, all_to_all, broadcast
 from gpu import CLASSROOM
 from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import RankError, launch
@@ -98,3 +98,107 @@ def test_a_spawned_rank_that_starts_ranks_anew_says_where_to_launch(tmp_path):
     )
     assert done.returncode == 1
     assert 'outside `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
+def one_sends(gpu, array, target=1, receive=True):
+    if gpu.rank == 0:
+        gpu.send(target, array, "x")
+    return gpu.receive(0, "x") if gpu.rank == 1 and receive else None
+
+
+def sends(kind):
+    """A program in which rank 0 sends what a student might."""
+    return {
+        "a list": lambda: [1.0, 2.0],
+        "a number": lambda: 3.5,
+        "objects": lambda: np.array([1, "a"], object),
+        "a mask": lambda: np.ma.array([1, 2], mask=[False, True]),
+    }[kind]()
+
+
+def send_a_kind(gpu, kind):
+    one_sends(gpu, sends(kind))
+
+
+def send_to(gpu, target):
+    one_sends(gpu, np.ones(2), target)
+
+
+def receive_into_what_is_read_only(gpu):
+    into = np.zeros(2)
+    into.flags.writeable = False
+    if gpu.rank == 0:
+        gpu.send(1, np.ones(2), "x")
+    else:
+        gpu.receive(0, "x", into)
+
+
+def combine_with_nothing(gpu):
+    if gpu.rank == 0:
+        gpu.send(1, np.ones(2), "x")
+    else:
+        gpu.receive(0, "x", combine=np.add)
+
+
+def free_twice(gpu):
+    gpu.allocate("buffers", 1000)
+    gpu.free("buffers", 1000)
+    gpu.free("buffers", 1000)
+
+
+def sum_what(gpu, array, group=None):
+    all_reduce(gpu, array, group or Group("dp", (0, 1)))
+
+
+def gather_into(gpu, dtype):
+    all_gather(gpu, np.zeros(4, dtype), np.full(2, 1.75), Group("dp", (0, 1)))
+
+
+def broadcast_from(gpu, root):
+    broadcast(gpu, np.ones(2), Group("dp", (0, 1)), root)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("program", "arguments", "sentence"),
+    [
+        (send_a_kind, ["a list"], "rank 0 sends 'x', which is of the type list: send a numpy array"),
+        (send_a_kind, ["a number"], "rank 0 sends 'x', which is of the type float: send a numpy array"),
+        (send_a_kind, ["a mask"], "rank 0 sends 'x', which is of the type MaskedArray"),
+        (send_a_kind, ["objects"], "arrays of dtype object cannot be sent: they hold Python objects"),
+        (send_to, [1.0], "rank 0 sends to 1.0: a rank is a whole number"),
+        (send_to, ["1"], "rank 0 sends to '1': a rank is a whole number"),
+        (receive_into_what_is_read_only, [], "cannot be written into `into`: that array is read-only"),
+        (combine_with_nothing, [], "`combine` has nothing to combine a message with"),
+        (free_twice, [], "GPU 0 frees 1.00 kB of buffers, and holds 0 B: is something freed twice?"),
+        (sum_what, [[1.0, 2.0]], "a collective works in a numpy array, and this is of the type list"),
+        (sum_what, [np.float32(2)], "a collective works in a numpy array, and this is of the type float32"),
+        (sum_what, [np.ones(2), (0, 1)], r"\(0, 1\) is no group: make one of a name and ranks"),
+        (gather_into, ["int64"], "an array of int64 cannot hold the result, which is of float64"),
+        (broadcast_from, [0.0], "group 'dp' has members 0 to 1, and no root 0.0"),
+    ],
+)
+def test_what_students_send_and_sum_by_mistake_is_one_sentence(engine, program, arguments, sentence):
+    with pytest.raises(RankError, match=sentence):
+        launch(program, 2, CLASSROOM, *arguments, engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_of_numpys_numbers_arrives_as_an_array(engine):
+    _, result = launch(one_sends, 2, CLASSROOM, np.float32(3), engine=engine)
+    assert type(result.value) is np.ndarray and result.value == 3
+
+
+def exchange_by_counts(gpu):
+    """Rank r sends r + 1 rows to rank 0 and one to rank 1, and has counted both with numpy."""
+    counts = np.array([[1, 1], [2, 1]])
+    leaving, coming = counts[gpu.rank], counts[:, gpu.rank]
+    output = np.zeros(coming.sum())
+    rows = np.full(leaving.sum(), gpu.rank + 1.0)
+    all_to_all(gpu, output, rows, Group("ep", (0, 1)), output_splits=coming, input_splits=leaving)
+    return output.tolist()
+
+
+def test_an_all_to_alls_splits_may_be_numpys_counts():
+    results = launch(exchange_by_counts, 2, CLASSROOM, engine="inline")
+    assert [result.value for result in results] == [[1, 2, 2], [1, 2]]
