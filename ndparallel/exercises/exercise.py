@@ -61,7 +61,8 @@ class Exercise:
     hints: at most three, from a nudge to nearly the answer. over_par: says of a right answer why it takes
     more than par. known_better: which better way is known; without it, a better answer to one of ours is
     worth offering. given: what the reader's file has besides. page: the chapter that teaches it. as_much:
-    the share of a figure by which more is still par, and less not yet better.
+    the share of a figure by which more is still par, and less not yet better. least: the share of a figure of
+    par's that every right answer takes, because GPUs share nothing but messages.
     """
 
     file: str
@@ -76,6 +77,7 @@ class Exercise:
     known_better: str = ""
     given: tuple[str, ...] = ()
     as_much: float = 0.005
+    least: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

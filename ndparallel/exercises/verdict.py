@@ -52,10 +52,23 @@ class Verdict:
 
 def judge(exercise: Exercise, yours: Attempt, par: Attempt) -> Verdict:
     """Hold an attempt against the model solution's."""
+    yours = yours.with_fault(too_little(exercise, yours.figures, par.figures))
     mark = WRONG if yours.wrong else mark_of(yours.figures, par.figures, exercise.as_much)
     sentences = tuple(filter(None, reasons(exercise, mark, yours, par)))
     pictures = (yours.picture, par.picture) if yours.picture else ()
     return Verdict(exercise.name, mark, sentences, yours.figures, par.figures, pictures)
+
+
+def too_little(exercise: Exercise, yours: Mapping[str, float], par: Mapping[str, float]) -> str:
+    """Say which figure is less than any right answer's; nothing where none is."""
+    for name in exercise.least.keys() & yours.keys():
+        least = exercise.least[name] * par[name]
+        if yours[name] < least * (1 - exercise.as_much):
+            return (
+                f"The numbers are right, with {shown(name, yours[name])} of {words(name)}. But they take at "
+                f"least {shown(name, least)}: GPUs share nothing but messages, so send what the others need."
+            )
+    return ""
 
 
 def mark_of(yours: Mapping[str, float], par: Mapping[str, float], as_much: float) -> str:

@@ -192,12 +192,17 @@ class ShardedGradients(ShardedOptimizer):
             self.attach(gradients=self.whole_gradients)
 
     def backward(self, dy, microbatch: int):
-        assert self.whole_gradients is not None, "allocate_gradients() comes before the backward pass"
+        if self.whole_gradients is None:
+            raise UserError("allocate_gradients() comes before the backward pass")
         return super().backward(dy, microbatch)
 
     def reduce_scatter(self, async_op: bool = False):
         """Reduce the whole gradients; the handle's wait adds them to the shard and frees their memory."""
-        assert self.whole_gradients is not None, "allocate_gradients() comes before the backward pass"
+        if self.whole_gradients is None:
+            raise UserError(
+                "reduce_scatter() reduces what a backward pass has left, once, and allocate_gradients() "
+                "makes room for it"
+            )
         whole, self.whole_gradients = self.whole_gradients, None
 
         def add(reduced: np.ndarray) -> None:

@@ -13,7 +13,8 @@ from ndparallel.exercises.answer import ModelAnswer
 from ndparallel.exercises.catalog import all_exercises, find_exercise
 from ndparallel.exercises.exercise import Attempt
 from ndparallel.exercises.grade import graded, par_of
-from ndparallel.exercises.verdict import BETTER, PAR, judge
+from ndparallel.exercises.tasks import heavy_head
+from ndparallel.exercises.verdict import BETTER, PAR, WRONG, judge
 from ndparallel.lessons.registry import full_name, load
 from ndparallel.training.two_layers import TwoLayers
 
@@ -113,6 +114,52 @@ def test_straight_messages_inside_the_nodes_are_as_good():
     )
     assert verdict.mark == PAR
     assert verdict.par["step_seconds"] - verdict.yours["step_seconds"] == pytest.approx(4 * 0.05)
+
+
+def into_the_list(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> None:
+    """A reduce-scatter whose sum is a new array, in the place of the old one."""
+    others = [(gpu.rank + distance) % ranks for distance in range(1, ranks)]
+    for other in others:
+        gpu.send(other, pieces[other], "part")
+    pieces[gpu.rank] = pieces[gpu.rank] + sum(gpu.receive(other, "part") for other in reversed(others))
+
+
+def gathered_into_the_list(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> None:
+    for hop in range(ranks - 1):
+        gpu.send((gpu.rank + 1) % ranks, pieces[(gpu.rank - hop) % ranks], hop)
+        pieces[(gpu.rank - hop - 1) % ranks] = gpu.receive((gpu.rank - 1) % ranks, hop)
+
+
+def counted_by_numpy(layers: int, head: float, ranks: int) -> np.ndarray:
+    return np.array(heavy_head.split(layers, head, ranks))
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "functions"),
+    [
+        ("halves", BETTER, {"reduce_scatter": into_the_list, "all_gather": gathered_into_the_list}),
+        ("heavy_head", PAR, {"split": counted_by_numpy}),
+    ],
+)
+def test_a_right_answer_may_put_new_arrays_in_a_list_and_return_an_array_of_numpys(name, mark, functions):
+    exercise = find_exercise(name)
+    assert (
+        graded(exercise, Path(exercise.file), lambda: ModelAnswer(functions), par_of(exercise)).mark == mark
+    )
+
+
+KNOWN_LEAST = [exercise.name for exercise in all_exercises() if exercise.least]
+
+
+@pytest.mark.parametrize("name", KNOWN_LEAST)
+def test_figures_that_no_right_answer_can_have_are_no_better_answer(name):
+    exercise = find_exercise(name)
+    par = Attempt(dict.fromkeys(exercise.least, 1.0))
+    assert judge(exercise, par, par).mark == PAR
+    for figure in exercise.least:
+        impossible = replace(par, figures={**par.figures, figure: 0.0})
+        verdict = judge(exercise, impossible, par)
+        assert verdict.mark == WRONG and "GPUs share nothing but messages" in verdict.sentences[0]
 
 
 def test_only_an_answer_to_one_of_ours_is_to_be_offered():

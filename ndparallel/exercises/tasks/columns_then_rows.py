@@ -138,6 +138,7 @@ EXERCISE = Exercise(
     learned="a pair of matmuls cut by columns, then by rows, needs one sum forward and one backward.",
     page="docs/book/2d.md",
     over_par=over_par,
+    least={"bytes_sent": 1},
     known_better="The project has a better way, too: one of the two sums can travel while something else is "
     "multiplied. It is the exercise sum_that_can_wait.",
 )

@@ -69,6 +69,7 @@ EXERCISE = Exercise(
     learned="data parallelism is one line: average the gradients before the optimizer steps.",
     page="docs/book/1d.md",
     over_par=over_par,
+    least={"bytes_sent": 1},
     known_better="The project has a better way, too: a mean that travels beside the backward pass. It is the "
     "next exercise, leave_early.",
 )

@@ -143,4 +143,5 @@ EXERCISE = Exercise(
     "parallelism adds to a program.",
     page="docs/book/2d.md",
     over_par=over_par,
+    least={"bytes_sent": 1},
 )

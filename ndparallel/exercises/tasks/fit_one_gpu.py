@@ -43,7 +43,9 @@ def attempt(answer) -> Attempt:
         case (int(microbatches), str(recompute)):
             job = Job(microbatches=microbatches, recompute=recompute)
         case _:
-            raise UserError(f"choose() returned {chosen!r}: return two values, as in `return 2, 'none'`")
+            raise UserError(
+                f"choose() returned {chosen!r}: return a whole number and a word, as in `return 2, 'none'`"
+            )
     return in_lesson(single_gpu().program, job, Mesh(), ("step_seconds",), SMALL)
 
 

@@ -17,6 +17,8 @@ Right is a split of all layers. Then the seconds of 1F1B count.
 from collections.abc import Sequence
 from numbers import Integral
 
+import numpy as np
+
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.lessons.registry import full_name, module_of
 from ndparallel.pipeline.actions import Layout, Schedule
@@ -40,6 +42,7 @@ def attempt(answer) -> Attempt:
     figures, picture = {}, None
     for name, (layers, head, ranks) in MODELS.items():
         counts = answer.on(0).split(layers, head, ranks)
+        counts = counts.tolist() if isinstance(counts, np.ndarray) else counts
         if fault := wrong_split(counts, layers, ranks):
             return Attempt(wrong=f"{name}, head {head:g}, {ranks} GPUs: {fault}")
         timing = timed(counts, head, ranks)

@@ -91,6 +91,7 @@ EXERCISE = Exercise(
     "every link busy.",
     page="docs/book/1d.md",
     over_par=over_par,
+    least={"bytes_sent": 1},
     known_better="The project has a better way, too: pieces that go straight to their readers pay one "
     "latency in each half, where a ring pays p - 1. But then every GPU talks to every other, and not to its "
     "neighbours alone.",

@@ -109,5 +109,6 @@ EXERCISE = Exercise(
     "GPUs in a node.",
     page="docs/book/1d.md",
     over_par=over_par,
+    least={"step_seconds": 0.6},  # every number crosses, a quarter on each link
     as_much=0.01,  # for the latencies inside a node, which are not the point
 )

@@ -71,6 +71,7 @@ EXERCISE = Exercise(
     learned="ZeRO-1 sends DDP's bytes, and divides the optimizer's state by the number of GPUs.",
     page="docs/book/1d.md",
     over_par=over_par,
+    least={"bytes_sent": 1},
     known_better='The project has a better way, too: "ZeRO-1 overlapped" of 1d_data_parallel.py gathers the '
     "stepped weights beside the next forward pass. And smaller buckets leave less to wait for.",
 )

@@ -17,17 +17,17 @@ def no_such_thing():
 
 
 def one_value():
-    """return two values"""
+    """return a whole number and a word"""
     return 8
 
 
 def the_wrong_way_round():
-    """choose() returned ('full', 2): return two values"""
+    """choose() returned ('full', 2): return a whole number and a word"""
     return "full", 2
 
 
 def a_number_in_quotes():
-    """choose() returned ('2', 'full'): return two values"""
+    """choose() returned ('2', 'full'): return a whole number and a word"""
     return "2", "full"
 
 

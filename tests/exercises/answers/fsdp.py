@@ -108,3 +108,34 @@ def goes_round_the_units_that_were_freed(gpu, job):
                 unit.reduce_scatter()
         replica.optimizer_step()
     return replica.outcome
+
+
+def reshards_twice(gpu, job):
+    """GPU 0 frees 32.8 kB of buffers, and holds 0 B: is something freed twice? (line"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                unit.gather()
+                x = unit.forward(x, microbatch)
+                unit.reshard()
+                unit.reshard()
+    return replica.outcome
+
+
+def reduces_twice(gpu, job):
+    """reduce_scatter() reduces what a backward pass has left, once"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                unit.gather()
+                x = unit.forward(x, microbatch)
+            unit = replica.buckets[0]
+            unit.allocate_gradients()
+            unit.backward(None, microbatch)
+            unit.reduce_scatter()
+            unit.reduce_scatter()
+    return replica.outcome

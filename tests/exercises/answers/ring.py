@@ -3,6 +3,7 @@
 import numpy as np
 
 import collectives
+from ndparallel.exercises import sums
 
 BOX: list = []
 
@@ -115,3 +116,8 @@ def whole_arrays_round(gpu, array, ranks):
 def ready_made(gpu, array, ranks):
     """all_reduce of collectives.py does what you are asked to write"""
     collectives.all_reduce(gpu, array, collectives.Group("all", tuple(range(ranks))))
+
+
+def knows_the_others(gpu, array, ranks):
+    """The numbers are right, with 0 B of bytes sent. But they take at least 3.00 kB: GPUs share nothing"""
+    array[:] = sums.whole(ranks, len(array))
