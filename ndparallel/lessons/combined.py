@@ -9,10 +9,10 @@ from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError, check_known
-from ndparallel.base.functions import file_in
+from ndparallel.base.functions import file_in, in_words
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import compare_durations, count, listed
-from ndparallel.engines.time_limit import in_time
+from ndparallel.engines.time_limit import TooLong, in_time
 from ndparallel.lessons.expert_parallel import mixture
 from ndparallel.lessons.lesson import Lesson, Own, Program, Strategy
 from ndparallel.lessons.runner import Entry, Runner, entry_of
@@ -141,8 +141,7 @@ def refuse_order_of_one_axis(layout: Strategy, gpus: int) -> None:
 
 def as_layout(lesson: Lesson, name: str, words: str, function: Callable, gpus: int) -> Strategy:
     """Run what a reader's function returns for so many GPUs: degrees of the axes, and fields of the job."""
-    with in_time(words, file_in(words)):
-        returned = function(gpus)
+    returned = called(words, function, gpus)
     known = sorted({*DEGREES, "order", *OF_THE_JOB})
     if not isinstance(returned, dict):
         raise UserError(f"{words} returned {brief(returned)}: return a dict of {', '.join(known)}.")
@@ -151,6 +150,17 @@ def as_layout(lesson: Lesson, name: str, words: str, function: Callable, gpus: i
     changes = {name: value for name, value in returned.items() if name in OF_THE_JOB}
     degrees = {name: value for name, value in returned.items() if name not in OF_THE_JOB}
     return grid(lesson.strategies[0].program, name, with_experts(degrees) | changes, **degrees)
+
+
+def called(words: str, function: Callable, gpus: int) -> object:
+    """Return what a reader's function does. Raises UserError for what it raises, with its line."""
+    try:
+        with in_time(words, file_in(words)):
+            return function(gpus)
+    except (UserError, TooLong):
+        raise
+    except Exception as error:
+        raise UserError(f"{words} raised {in_words(error, file_in(words))}.") from None
 
 
 LAYOUT = Own(

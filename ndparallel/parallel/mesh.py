@@ -81,7 +81,7 @@ class Mesh:
 
     def whole_order(self) -> str:
         """Return the order with the axes that it leaves out as the outermost ones."""
-        named = self.order.split("-")
+        named = str(self.order).split("-")
         if len(set(named)) < len(named) or not set(named) <= set(AXES):
             raise UserError(
                 f"the order {self.order!r} is no order of {', '.join(AXES)}; the usual one is "

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
-from ndparallel.base.errors import UserError, check_known
+from ndparallel.base.errors import UserError, check_known, check_whole
 from ndparallel.base.options import at_least_one
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import choices, count, option_of
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.model.optimizer import OPTIMIZERS
@@ -24,7 +25,7 @@ from ndparallel.parallel.divisibility import (
     tensor_rules,
 )
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.parallel.tensor import TP_OVERLAP
+from ndparallel.parallel.tensor import SEQUENCE_PARALLEL, TP_OVERLAP
 from ndparallel.training.pipeline_stages import schedule_of
 
 MODEL_SIZES = {
@@ -32,6 +33,7 @@ MODEL_SIZES = {
     "large": ModelConfig(layers=16, hidden=128, heads=8, kv_heads=2, ffn=352),
 }
 MOST_STEPS = 1_000_000  # of a pipeline, in all its stages
+MOST_ZERO = 3  # which is FSDP
 MOST_TRAINED = 10_000  # steps of a run, which keeps the events of all
 MOST_ROWS = 2**31 - 1  # that an int32 counts
 DTYPES = ("float32", "float64", BFLOAT16)
@@ -40,6 +42,7 @@ WORDS = {
     "recompute": RECOMPUTE,
     "optimizer": OPTIMIZERS,
     "tp_overlap": TP_OVERLAP,
+    "sequence_parallel": SEQUENCE_PARALLEL,
     "context_parallel": VARIANTS,
 }
 STEPPED = ("optimizer", "learning_rate", "clip_grad_norm")
@@ -81,6 +84,7 @@ class Job:
     def __post_init__(self) -> None:
         for name, words in WORDS.items():
             check_known(name, getattr(self, name), words)
+        check_kinds(self)
         check_counts(self)
         for name in ("bucket_mb", "unit_mb"):
             if not getattr(self, name) >= 0:  # nor is NaN
@@ -112,17 +116,27 @@ class Job:
         return replace(self, **changes)
 
 
+def check_kinds(job: Job) -> None:
+    """Raise UserError for a schedule that is no name, and for no number of microbatches."""
+    if not isinstance(job.schedule, str):
+        raise UserError(f"schedule is {brief(job.schedule)}; it must be a name, such as '1f1b'.")
+    check_whole("--microbatches", job.microbatches)
+
+
 def check_counts(job: Job) -> None:
     """Raise UserError for what there is none of, or too many."""
     at_least_one(job, "batch", "microbatches", "steps", "parts")
+    check_whole("zero", job.zero, 0)
+    if job.zero > MOST_ZERO:
+        raise UserError(f"zero is {job.zero}; it must be at most {MOST_ZERO}, which shares out all.")
     if job.steps > MOST_TRAINED:
         raise UserError(
             f"--steps is {job.steps:,}; choose {MOST_TRAINED:,} at most: a run keeps the events of all."
         )
     most = job.model.layers + MOST_STAGES_ABOVE_LAYERS
-    if job.stage_chunks is not None and not 1 <= job.stage_chunks <= most:
+    if job.stage_chunks is not None and job.stage_chunks not in range(1, most + 1):
         raise UserError(
-            f"a GPU cannot hold {job.stage_chunks} stages of {job.model.layers} layers; choose 1 to "
+            f"a GPU cannot hold {brief(job.stage_chunks)} stages of {job.model.layers} layers; choose 1 to "
             f"{most} chunks."
         )
 

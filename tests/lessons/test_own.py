@@ -66,6 +66,38 @@ def no_dict(gpus):
     return gpus
 
 
+def lays_nothing_out(gpus):
+    return {"dp": 8 // (gpus - 8)}
+
+
+def zero_5(gpus):
+    return {"dp": gpus, "zero": 5}
+
+
+def zero_1_in_quotes(gpus):
+    return {"dp": gpus, "zero": "1"}
+
+
+def no_parts(gpus):
+    return {"dp": gpus, "microbatches": None}
+
+
+def chunks_in_quotes(gpus):
+    return {"pp": 4, "dp": gpus // 4, "schedule": "interleaved", "stage_chunks": "2"}
+
+
+def order_in_a_list(gpus):
+    return {"tp": 2, "dp": gpus // 2, "order": ["dp", "tp"]}
+
+
+def a_schedules_number(gpus):
+    return {"pp": 4, "dp": gpus // 4, "schedule": 1}
+
+
+def sp_yes(gpus):
+    return {"tp": 2, "dp": gpus // 2, "sequence_parallel": True}
+
+
 def computes_for_ever(gpu, job):
     while gpu.rank == gpu.rank:
         pass
@@ -175,6 +207,14 @@ def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):
         ("3d", "breaks", "ZeroDivisionError: integer division or modulo by zero (line"),
         ("4d", "no_layout", "mine.py:no_layout returned: 'shedule'. Did you mean 'schedule'? There are: "),
         ("4d", "no_dict", "mine.py:no_dict returned 8: return a dict of context_parallel, cp, dp, ep, "),
+        ("4d", "lays_nothing_out", "lays_nothing_out raised ZeroDivisionError: integer division or modulo"),
+        ("4d", "zero_5", "zero is 5; it must be at most 3, which shares out all."),
+        ("4d", "zero_1_in_quotes", "zero is '1'; it must be a whole number."),
+        ("4d", "no_parts", "--microbatches is None; it must be a whole number."),
+        ("4d", "chunks_in_quotes", "a GPU cannot hold '2' stages of 8 layers; choose 1 to 10 chunks."),
+        ("4d", "order_in_a_list", "the order ['dp', 'tp'] is no order of tp, cp, ep, dp, pp"),
+        ("4d", "a_schedules_number", "schedule is 1; it must be a name, such as '1f1b'."),
+        ("4d", "sp_yes", "unknown sequence_parallel 'True'. There are: none, sp, sp-regather."),
         ("1d", "missing", "defines no function missing"),
     ],
 )
