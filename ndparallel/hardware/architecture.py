@@ -8,18 +8,16 @@ Glossary
     multicast   one write of a GPU that its switch hands to several others
 """
 
-import re
-
 from gpu import Hardware
 from ndparallel.hardware.accelerator import Accelerator, host_size
-from ndparallel.hardware.figures import HOST_FRACTION
+from ndparallel.hardware.figures import HOST_FRACTION, NVIDIAS
 
 AMPERE, HOPPER = 80, 90
 
 
 def capability(hardware: Hardware) -> int | None:
     """Return the compute capability of an NVIDIA GPU, times ten; None where it is not known."""
-    found = re.fullmatch(r"sm_(\d+)[a-z]?", getattr(hardware, "architecture", ""))
+    found = NVIDIAS.fullmatch(getattr(hardware, "architecture", ""))
     return int(found[1]) if found else None
 
 

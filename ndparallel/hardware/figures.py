@@ -5,6 +5,7 @@ Idea   One row a figure. Nominal bandwidths and peaks are what tables have; the 
        them real programs get, each with its source.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -36,12 +37,24 @@ LATENCY_INSIDE_SECONDS = 8e-6
 LATENCY_ACROSS_SECONDS = 14e-6  # the same, network, protocol Simple: NCCL, src/graph/tuning.cc, hwLat
 
 MOST_COUNT = 2**24
+NVIDIAS = re.compile(r"sm_(\d+)[a-z]?")  # an architecture's name, with its compute capability
+LEAST_BARE = 1_000_000  # bytes per second that a whole number without a unit may say
 NEEDED = object()  # of a figure: every table has it
 Reader = Callable[[str, Any], Any]  # from what a figure is called and what is given
 
 
 def quantity(unit: str, zero: bool = False) -> Reader:
     return lambda subject, given: positive(subject, parse_quantity(given, unit, subject), zero=zero)
+
+
+def bandwidth(subject: str, given: Any) -> float:
+    """Read bytes per second. Raises UserError for a whole number that was meant in GB/s or Gb/s."""
+    if type(given) is int and 0 < given < LEAST_BARE:
+        raise UserError(
+            f'{subject} = {given} would be {given} bytes per second: write "{given} Gb/s" (bits) or '
+            f'"{given} GB/s" (bytes).'
+        )
+    return quantity("bytes per second")(subject, given)
 
 
 def number(most: float, zero: bool = False) -> Reader:
@@ -52,6 +65,14 @@ def whole_number(subject: str, given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_COUNT:
         raise UserError(f"{subject} must be a whole number from 1 to {MOST_COUNT:,}, not {brief(given)}.")
     return given
+
+
+def architecture(subject: str, given: Any) -> str:
+    """Read an architecture's name. Raises UserError for a compute capability that is written in another
+    way."""
+    if re.fullmatch(r"(sm|compute)?[ _-]?\d[\d.]*[a-z]?", str(given)) and not NVIDIAS.fullmatch(str(given)):
+        raise UserError(f'{subject} is {brief(given)}: write a compute capability as "sm_90".')
+    return str(given)
 
 
 def as_text(subject: str, given: Any) -> str:
@@ -71,9 +92,9 @@ FIGURES = {
     "gpus_per_node": Figure(whole_number),
     "multiprocessors": Figure(whole_number),
     "memory": Figure(quantity("bytes")),
-    "memory_bandwidth": Figure(quantity("bytes per second")),
-    "bandwidth_inside": Figure(quantity("bytes per second")),
-    "bandwidth_across": Figure(quantity("bytes per second")),
+    "memory_bandwidth": Figure(bandwidth),
+    "bandwidth_inside": Figure(bandwidth),
+    "bandwidth_across": Figure(bandwidth),
     "power": Figure(quantity("watts")),
     "latency_inside": Figure(quantity("seconds", zero=True), LATENCY_INSIDE_SECONDS),
     "latency_across": Figure(quantity("seconds", zero=True), LATENCY_ACROSS_SECONDS),
@@ -81,7 +102,7 @@ FIGURES = {
     "host_launch": Figure(launch_seconds, HOST_LAUNCH_SECONDS),
     "inside_fraction": Figure(number(1), INSIDE_FRACTION),
     "power_limit": Figure(quantity("watts"), None),
-    "bandwidth_host": Figure(quantity("bytes per second"), None),
+    "bandwidth_host": Figure(bandwidth, None),
     "gpus_per_host": Figure(whole_number, None),
     "gpus_per_leaf": Figure(whole_number, None),
     "gpus_linked_directly": Figure(whole_number, None),
@@ -94,7 +115,7 @@ FIGURES = {
     "gains": Figure(checked_gains, {}),
     "attention": Figure(attention_rates, {}),
     "efficiency": Figure(checked_curve, ()),
-    "architecture": Figure(as_text, ""),
+    "architecture": Figure(architecture, ""),
     "description": Figure(as_text, ""),
     "source": Figure(as_text, ""),
     "words": Figure(as_text, ()),

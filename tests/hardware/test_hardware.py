@@ -227,6 +227,13 @@ def test_a_whole_data_sheet_in_json_reads_like_the_preset(tmp_path):
         ),
         ('based_on = "h100"\npower_limit = "0 W"', "power_limit must be above 0"),
         ('based_on = "h100"\nattention = 0.5', "attention must be a table of fractions"),
+        (
+            'based_on = "h100"\nbandwidth_across = 200',
+            'bandwidth_across = 200 would be 200 bytes per second: write "200 Gb/s" (bits) or "200 GB/s"',
+        ),
+        ('based_on = "h100"\narchitecture = "90"', "is '90': write a compute capability as \"sm_90\"."),
+        ('based_on = "h100"\narchitecture = "sm90"', "is 'sm90': write a compute capability as"),
+        ('based_on = "h100"\narchitecture = 9.0', "write a compute capability as"),
     ],
 )
 def test_a_wrong_file_is_refused_in_a_sentence_that_names_the_key(tmp_path, text, said):
