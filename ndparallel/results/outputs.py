@@ -2,7 +2,8 @@
 words.
 
 Idea   A run is drawn only after it is over, from its events, so that asking for a picture changes no number.
-Limit  A narration is of one strategy: the last that --strategy names, or the last of the lesson's contrast.
+Limit  A narration is of one strategy: the last that --strategy names, or the last of the lesson's contrast that
+       ran.
 """
 
 import argparse
@@ -50,7 +51,8 @@ def drawn_strategies(run: Run, contrast: Sequence[str], arguments: argparse.Name
 
 def narrated_strategy(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> str:
     """The one strategy to narrate. Raises UserError where it has not run."""
-    wanted = arguments.strategy or [name for name in contrast if name in run.results] or list(run.results)
+    told = [name for name in contrast if name in run and run.has_events(name)]
+    wanted = arguments.strategy or told or list(run.results)
     if wanted[-1] not in run:
         raise UserError(
             f"{wanted[-1]} has no events to tell of, because it did not run: choose another with --strategy."

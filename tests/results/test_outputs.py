@@ -238,6 +238,11 @@ def test_a_strategy_that_does_not_fit_has_no_events_to_tell_of(capsys):
     assert (code, out) == (2, "") and "full recompute has no events to tell of, because it did not run" in err
 
 
+def test_where_the_last_of_a_contrast_cannot_run_the_other_is_told(capsys):
+    code, out, _ = lesson(capsys, "--gpus", "8", "--narrate", "--sizes-only", name="3d_pipeline_parallel")
+    assert code == 0 and "\n1F1B, 8 GPUs.\n" in out
+
+
 def test_where_nothing_ran_there_is_no_picture(capsys, tmp_path):
     code, out, err = lesson(
         capsys, "--model-size", "large", "--svg", str(tmp_path / "picture.svg"), name="0d_single_gpu"
