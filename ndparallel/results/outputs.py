@@ -2,8 +2,7 @@
 words.
 
 Idea   A run is drawn only after it is over, from its events, so that asking for a picture changes no number.
-Limit  A narration is of one strategy: the last that --strategy names, or the last of the lesson's contrast that
-       ran.
+Limit  A narration is of one strategy: the last that --strategy names, or the last of the contrast that ran.
 """
 
 import argparse
