@@ -138,5 +138,6 @@ EXERCISE = Exercise(
     "favourite expert keeps all others waiting.",
     page="docs/book/ep.md",
     over_par=over_par,
+    least={"bytes_sent": 1},
     as_much=0.03,  # for the order of the sends, which is not the point
 )
