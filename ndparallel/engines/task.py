@@ -122,12 +122,19 @@ def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankRes
 
 
 def perform(rank: int, reference: "ProgramReference", task: bytes, transport: Any) -> bytes:
-    """Run a program on a pickled Task, as this rank. Returns the RankResult, pickled."""
+    """Run a program on a pickled Task, as this rank. Returns the RankResult, pickled. Raises TypeError where
+    the program's value cannot be."""
     program = load(reference)  # first: the arguments may be of kinds that its file defines
     given = pickle.loads(task)
     with in_limit(given):
         result = run_rank(rank, program, given, transport)
-    return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+    try:
+        return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise TypeError(
+            f"rank {rank} returned a value that cannot be pickled ({error}): return numbers and arrays, and "
+            "of a handle what its wait() returns."
+        ) from None
 
 
 class ProgramReference(NamedTuple):
