@@ -111,10 +111,8 @@ def unpack(
         if combine is not None:
             raise ValueError("`combine` has nothing to combine a message with: give an array as `into`.")
         into = array.copy()
-    elif (
-        not into.flags.writeable
-    ):  # only a size, which has no content to write; of one element it has strides
-        if into.size > 1 and not is_size_only(into):
+    elif not into.flags.writeable:
+        if into.size > 1 and not is_size_only(into):  # a size has no content to write
             raise ValueError("a message cannot be written into `into`: that array is read-only.")
     elif combine is None:
         into[...] = array
