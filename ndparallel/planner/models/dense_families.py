@@ -29,6 +29,7 @@ QWEN3 = Family(
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
 )
+ONE_WAY = {"use_bidirectional_attention": False}  # where a token sees those before it alone
 QWEN3_5 = replace(
     QWEN3,
     class_name="Qwen3_5TextConfig",
@@ -92,6 +93,7 @@ GLM4 = Family(
 )
 SEED_OSS = Family(
     "SeedOssConfig",
+    must=ONE_WAY,
     {"tied": False, "attention_bias": True, "output_bias": False, "mlp_bias": False},
     spellings={"output_bias": ("attention_out_bias",)},
     bias_flags={"attention_bias": ("qkv",), "output_bias": ("output",), "mlp_bias": ("mlp",)},
@@ -190,6 +192,7 @@ NANOCHAT = Family(
     qk_norm="unscaled",
     embedding_norm=True,
     norm_weights=False,
+    must=ONE_WAY,
 )
 MINICPM3 = Family(
     "MiniCPM3Config",

@@ -34,6 +34,7 @@ OF_THE_FAMILY = (
     *("norm", "norms", "norm_weights", "embedding_norm", "position", "qk_norm", "sinks", "parallel"),
     "output_gate",
 )
+OF_ALL = {"is_causal": True}  # what a file of any family may say, and the only value that is counted
 WIDEST_HEAD = 256  # of fused attention (README.md of Dao-AILab/flash-attention)
 BY_SIZES = (
     "the sizes can be given one by one (--layers, --hidden, --heads, --kv-heads, --head-dim, --ffn, --vocab, "
@@ -117,7 +118,7 @@ def language_model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def refuse_variants(entries: Mapping[str, Any], family: Family) -> None:
     """Raise UserError for a variant of the architecture whose parameters are not counted here."""
-    for path, wanted in family.must.items():
+    for path, wanted in {**OF_ALL, **family.must}.items():
         value: Any = entries
         for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None
