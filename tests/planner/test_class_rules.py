@@ -56,3 +56,48 @@ def test_any_model_that_is_said_not_to_be_causal_is_refused():
     said = told(SIZES, model_type="qwen2", is_causal=False)
     assert said == "is_causal False is not supported, only true."
     assert read(SIZES, model_type="qwen2", is_causal=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "field", "size", "of_a_null"),
+    [
+        ("llama4 all mixtures", "head_dim", "head_dim", 128, 8),
+        ("helium", "num_key_value_heads", "kv_heads", 20, 40),
+        ("dots1", "num_key_value_heads", "kv_heads", 32, 64),
+    ],
+)
+def test_a_missing_size_is_the_classs_own_and_a_null_follows_from_others(name, key, field, size, of_a_null):
+    """All three were taken for a null: of Llama 4 with 40 heads of 128 in 5,120 that is right by chance."""
+    entries = {**SMALL[name], "num_attention_heads": 4 if field == "head_dim" else of_a_null}
+    assert getattr(read(without(entries, key)), field) == size
+    assert getattr(read(entries, **{key: None}), field) == of_a_null
+
+
+def test_windows_that_a_file_switches_on_are_the_classs_where_it_does_not_say_which():
+    """They were of all layers, or none where the file gives no width."""
+    on = {"use_sliding_window": True}
+    assert windowed("qwen2", **on, max_window_layers=3) == [3, 4]
+    assert windowed("qwen3", **on, num_hidden_layers=30, sliding_window=9) == [28, 29]
+    assert windowed("qwen2_vl_text", **on, num_hidden_layers=82) == [80, 81]
+    assert windowed("qwen3_moe", **EXPERTS, **on, max_window_layers=3) == [0, 1, 2, 3, 4]
+    assert windowed("qwen2", sliding_window=9, max_window_layers=3) == []
+    assert read(SIZES, model_type="qwen2", **on).window == 4096
+
+
+def test_of_dots_1_the_layers_behind_the_first_62_have_a_window():
+    sizes = without(SMALL["dots1"], "sliding_window", "max_window_layers") | {"num_hidden_layers": 64}
+    shape = read(sizes)
+    assert (shape.window, shape.whole_layers) == (4096, (*range(62),))
+    assert read(sizes, sliding_window=None).window == 0
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more"), [("qwen2_moe", {**EXPERTS, **SHARED}), ("smollm3", {"sliding_window": 9})]
+)
+def test_where_a_class_has_a_rule_of_its_own_for_windows_they_must_be_listed(model_type, more):
+    """Qwen 2's mixture has them in every second layer, SmolLM3 where there are no positions."""
+    on = {**more, "use_sliding_window": True}
+    said = told(SIZES, model_type=model_type, **on)
+    assert said == "use_sliding_window is true: layer_types must list the layers that have the window."
+    kinds = ["full_attention", *["sliding_attention"] * 4]
+    assert windowed(model_type, **on, layer_types=kinds) == [1, 2, 3, 4]

@@ -115,14 +115,15 @@ class Config:
         given = self.has(field) or (key in self.entries and not computed)
         return self.entries[key] if given else self._default(field)
 
+    def is_null(self, field: str) -> bool:
+        return any(key in self.entries and self.entries[key] is None for key in self.spellings[field])
+
     def size(self, field: str, least: int = 1) -> int:
         return checked_size(self.value(field), field, self.key(field), least)
 
     def size_or_null(self, field: str) -> int:
         """Return a size, or 0 for a null, which must be written down and means "there is none"."""
-        if any(key in self.entries and self.entries[key] is None for key in self.spellings[field]):
-            return 0
-        return self.size(field, least=0)
+        return 0 if self.is_null(field) else self.size(field, least=0)
 
     def size_or_zero(self, field: str) -> int:
         """Return a size, or 0 where it is null or missing, which says the same."""

@@ -13,7 +13,14 @@ from typing import Any
 
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.family import AS_EXPERT, AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family
+from ndparallel.planner.models.family import (
+    AS_EXPERT,
+    AS_HEADS,
+    PER_HEAD,
+    Q_K_V_AND_OUTPUT,
+    Family,
+    missing,
+)
 from ndparallel.planner.models.parts_of_config import dense_layers, experts_of, groups, latent_attention
 
 
@@ -99,12 +106,14 @@ SARVAM_MOE = replace(
 DOTS1 = Family(
     "Dots1Config",
     {
-        "kv_heads": AS_HEADS,
+        "kv_heads": missing(32, "kv_heads", AS_HEADS),
         "head_dim": PER_HEAD,
         "tied": False,
         "attention_bias": False,
         "first_dense": 0,
         "every": 1,
+        "window": 4096,
+        "window_layers": 62,
     },
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",

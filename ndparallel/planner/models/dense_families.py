@@ -12,24 +12,38 @@ from typing import Any
 
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
-from ndparallel.planner.models.family import AS_HEADS, PER_HEAD, PLAIN_ACTIVATIONS, Q_K_V_AND_OUTPUT, Family
-from ndparallel.planner.models.parts_of_config import gated_delta_net, latent_attention, listed_words
+from ndparallel.planner.models.family import (
+    AS_HEADS,
+    PER_HEAD,
+    PLAIN_ACTIVATIONS,
+    Q_K_V_AND_OUTPUT,
+    Family,
+    missing,
+)
+from ndparallel.planner.models.parts_of_config import (
+    gated_delta_net,
+    latent_attention,
+    listed_windows,
+    listed_words,
+)
 
+ONE_WAY = {"use_bidirectional_attention": False}  # where a token sees those before it alone
 LLAMA = Family(
     "LlamaConfig",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False, "mlp_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "mlp_bias": ("mlp",)},
 )
 MISTRAL = Family("MistralConfig", {"head_dim": PER_HEAD, "tied": False, "window": 4096})
-QWEN2 = Family("Qwen2Config", {"head_dim": PER_HEAD, "tied": False, "use_window": False}, biases=("qkv",))
+BEHIND = {"use_window": False, "window": 4096, "window_layers": 28}  # windows of layers behind the first ones
+QWEN2 = Family("Qwen2Config", {"head_dim": PER_HEAD, "tied": False, **BEHIND}, biases=("qkv",))
+QWEN2_VL = replace(QWEN2, class_name="Qwen2VLTextConfig", defaults={**QWEN2.defaults, "window_layers": 80})
 MIMO = replace(QWEN2, class_name="MiMoConfig", must={"attention_bias": True})
 QWEN3 = Family(
     "Qwen3Config",
-    {"head_dim": 128, "tied": False, "attention_bias": False, "use_window": False},
+    {"head_dim": 128, "tied": False, "attention_bias": False, **BEHIND},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
 )
-ONE_WAY = {"use_bidirectional_attention": False}  # where a token sees those before it alone
 QWEN3_5 = replace(
     QWEN3,
     class_name="Qwen3_5TextConfig",
@@ -54,6 +68,7 @@ SMOLLM3 = replace(
     LLAMA,
     class_name="SmolLM3Config",
     defaults={**LLAMA.defaults, "kv_heads": 4, "tied": True, "use_window": False},
+    words=listed_windows,
 )
 OLMO2 = Family(
     "Olmo2Config",
@@ -76,6 +91,7 @@ GEMMA2 = Family(
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     norms="both",
     full_every=2,
+    must=ONE_WAY,
     zero_centered=True,
 )
 GEMMA3 = replace(
@@ -93,7 +109,6 @@ GLM4 = Family(
 )
 SEED_OSS = Family(
     "SeedOssConfig",
-    must=ONE_WAY,
     {"tied": False, "attention_bias": True, "output_bias": False, "mlp_bias": False},
     spellings={"output_bias": ("attention_out_bias",)},
     bias_flags={"attention_bias": ("qkv",), "output_bias": ("output",), "mlp_bias": ("mlp",)},
@@ -111,7 +126,7 @@ IQUESTCODER = replace(
 HELIUM = replace(
     LLAMA,
     class_name="HeliumConfig",
-    defaults={**LLAMA.defaults, "head_dim": 128},
+    defaults={**LLAMA.defaults, "kv_heads": missing(20, "kv_heads", AS_HEADS), "head_dim": 128},
     bias_flags={"attention_bias": ("qkv",), "mlp_bias": ("mlp",)},
 )
 MINISTRAL = replace(MISTRAL, class_name="MinistralConfig")
@@ -175,6 +190,7 @@ GEMMA = Family(
     {"head_dim": 256, "tied": True, "attention_bias": False},
     hidden_act="gelu_pytorch_tanh",
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    must=ONE_WAY,
     zero_centered=True,
 )
 VAULTGEMMA = replace(GEMMA2, class_name="VaultGemmaConfig", norms="before")
@@ -192,7 +208,6 @@ NANOCHAT = Family(
     qk_norm="unscaled",
     embedding_norm=True,
     norm_weights=False,
-    must=ONE_WAY,
 )
 MINICPM3 = Family(
     "MiniCPM3Config",
@@ -212,6 +227,8 @@ EXAONE = replace(
     defaults={**LLAMA.defaults, "kv_heads": 8},
     spellings={"layers": ("num_hidden_layers", "num_layers")},
 )
+
+
 APERTUS = replace(
     LLAMA,
     class_name="ApertusConfig",

@@ -31,10 +31,10 @@ FAMILIES: dict[str, Family] = {
     "cwm": dense_families.CWM,
     "mixtral": mixture_families.MIXTRAL,
     "qwen2": dense_families.QWEN2,
-    "qwen2_vl": dense_families.QWEN2,  # files from before text_config
-    "qwen2_vl_text": dense_families.QWEN2,
-    "qwen2_5_vl": dense_families.QWEN2,
-    "qwen2_5_vl_text": dense_families.QWEN2,
+    "qwen2_vl": dense_families.QWEN2_VL,  # files from before text_config
+    "qwen2_vl_text": dense_families.QWEN2_VL,
+    "qwen2_5_vl": dense_families.QWEN2_VL,
+    "qwen2_5_vl_text": dense_families.QWEN2_VL,
     "mimo": dense_families.MIMO,
     "mimo_v2_flash": windowed_families.MIMO_V2_FLASH,
     "minimax_m2": mixture_families.MINIMAX_M2,

@@ -45,6 +45,13 @@ AS_HIDDEN = ConfigRule("as hidden size", lambda config: config.size("hidden"))
 AS_EXPERT = ConfigRule("as wide as an expert", lambda config: config.size("expert_ffn"))
 FOUR_TIMES = ConfigRule("4 x hidden size", lambda config: 4 * config.size("hidden"))
 
+
+def missing(size: int, field: str, null: ConfigRule) -> ConfigRule:
+    """A class's own size where the field is missing, and its rule for a null."""
+    words = f"{size}, or for a null {null.words}"
+    return ConfigRule(words, lambda config: null.compute(config) if config.is_null(field) else size)
+
+
 Q_K_V_AND_OUTPUT = ("qkv", "output")
 ALL_BUT_THE_HEAD = ("qkv", "output", "mlp", "norm")
 

@@ -15,7 +15,7 @@ from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.dense_families import HUNYUAN, OLMO2
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.family import AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family
+from ndparallel.planner.models.family import AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family, missing
 from ndparallel.planner.models.kinds import layers_with
 from ndparallel.planner.models.layernorm_families import COHERE2
 from ndparallel.planner.models.parts_of_config import (
@@ -92,7 +92,7 @@ def llama4_words(config: Config) -> Mapping[str, Any]:
 LLAMA4 = Family(
     "Llama4TextConfig",
     {
-        "head_dim": PER_HEAD,
+        "head_dim": missing(128, "head_dim", PER_HEAD),
         "tied": False,
         "attention_bias": False,
         "qk_norm": True,

@@ -97,19 +97,28 @@ def linear_layers(config: Config) -> tuple[int, ...]:
 def windows(config: Config, full_every: int, first: bool) -> dict[str, Any]:
     """The window, and the layers that see the whole sequence all the same: as `layer_types` lists them, or
     one in `full_every` (0: none), the `first` of these or the last."""
+    if is_switched_off(config):
+        return {}
     window = config.size_or_null("window") if "window" in config.defaults else config.size_or_zero("window")
-    switched = config.has("use_window") or "use_window" in config.defaults
-    if not window or (switched and not config.flag("use_window")):
+    if not window:
         return {}
     last = config.size("layers")
     if kinds := layer_types(config):
         whole = [layer for layer in range(last) if kinds[layer] != SLIDING]
-    elif config.has("window_layers"):  # Qwen's, which counts those at the front that have none
+    elif config.has("window_layers") or "window_layers" in config.defaults:
+        # Qwen's, which counts those at the front that have none
         whole = [*range(min(last, config.size("window_layers", least=0)))]
     else:
         every = config.size("full_every") if config.has("full_every") else full_every or last + 1
         whole = [layer for layer in range(last) if (layer + (not first)) % every == 0]
     return {"window": window, "whole_layers": tuple(whole)}
+
+
+def is_switched_off(config: Config) -> bool:
+    """Whether the file, or where it says nothing its class, has a window that is not used."""
+    if config.has("use_window") or (config.has("window") and "use_window" in config.defaults):
+        return not config.flag("use_window")
+    return config.defaults.get("use_window") is False
 
 
 def layer_types(config: Config) -> list[str]:
@@ -124,6 +133,13 @@ def layer_types(config: Config) -> list[str]:
 def listed_words(config: Config) -> Mapping[str, Any]:
     """Where the file does not list the kinds of layers, a rule of the class's own would."""
     config.value("layer_types")
+    return {}
+
+
+def listed_windows(config: Config) -> Mapping[str, Any]:
+    """The layers with a window must be listed where a rule of the class's own would say which they are."""
+    if windows(config, 0, False) and not layer_types(config):
+        raise UserError("use_sliding_window is true: layer_types must list the layers that have the window.")
     return {}
 
 

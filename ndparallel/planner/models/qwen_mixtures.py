@@ -20,6 +20,7 @@ from ndparallel.planner.models.family import PER_HEAD, Family
 from ndparallel.planner.models.parts_of_config import (
     experts_of,
     gated_delta_net,
+    listed_windows,
     listed_words,
     with_shared_expert,
 )
@@ -48,14 +49,25 @@ QWEN2_MOE = Family(
         "every": 1,
         "dense_layers": [],
         "use_window": False,
+        "window": 4096,
     },
     bias_flags={"qkv_bias": ("qkv",)},
     experts=qwen2_experts,
+    words=listed_windows,
 )
 QWEN3_MOE = replace(
     QWEN3,
     class_name="Qwen3MoeConfig",
-    defaults={**QWEN3.defaults, "head_dim": PER_HEAD, "every": 1, "dense_layers": []},
+    defaults={
+        "head_dim": PER_HEAD,
+        "tied": False,
+        "attention_bias": False,
+        "every": 1,
+        "dense_layers": [],
+        "use_window": False,
+        "window": 4096,
+    },
+    spellings={"window_layers": ()},  # where windows are used, all layers have them
     experts=qwen3_experts,
 )
 
