@@ -101,3 +101,26 @@ def test_where_a_class_has_a_rule_of_its_own_for_windows_they_must_be_listed(mod
     assert said == "use_sliding_window is true: layer_types must list the layers that have the window."
     kinds = ["full_attention", *["sliding_attention"] * 4]
     assert windowed(model_type, **on, layer_types=kinds) == [1, 2, 3, 4]
+
+
+def test_a_head_of_fewer_symbols_than_the_embedding_is_refused():
+    entries = {**SIZES, "model_type": "apertus1p5_text", "hidden_act": "xielu"}
+    assert "output_vocab_size 90 differs from vocab_size" in told(entries, output_vocab_size=90)
+    assert read(entries, output_vocab_size=100) == read(entries, output_vocab_size=None)
+
+
+@pytest.mark.parametrize(
+    "name", ["laguna, heads by kind of layer", "step3p5, heads of windows, biases, tied"]
+)
+def test_a_window_of_nothing_is_refused_where_it_tells_which_heads_a_layer_has(name):
+    assert told(SMALL[name], sliding_window=0).startswith("sliding_window is 0; it must be from 1 to")
+
+
+def test_a_null_list_of_dense_layers_is_as_if_none_were_given():
+    entries = {**SIZES, **EXPERTS, "model_type": "qwen3_moe"}
+    assert read(entries, mlp_only_layers=None).experts == read(entries).experts
+
+
+def test_what_is_missing_is_told_before_what_would_follow_from_it():
+    entries = without(SMALL["llama4 all mixtures"], "num_hidden_layers")
+    assert told(entries) == "num_hidden_layers or n_layer or n_layers is missing."

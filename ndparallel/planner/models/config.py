@@ -115,6 +115,10 @@ class Config:
         given = self.has(field) or (key in self.entries and not computed)
         return self.entries[key] if given else self._default(field)
 
+    def given(self, field: str) -> Any:
+        """Return what is neither missing nor null, or the default."""
+        return self.value(field) if self.has(field) else self._default(field)
+
     def is_null(self, field: str) -> bool:
         return any(key in self.entries and self.entries[key] is None for key in self.spellings[field])
 
@@ -140,7 +144,8 @@ class Config:
         return choices[checked_choice(self.value(field), self.key(field), choices)]
 
     def layer_numbers(self, field: str) -> frozenset[int]:
-        value, last = self.value(field), self.size("layers") - 1
+        """Return the layers that are listed; a null is as if nothing were given."""
+        value, last = self.given(field), self.size("layers") - 1
         if not isinstance(value, list) or not all(
             type(layer) is int and 0 <= layer <= last for layer in value
         ):

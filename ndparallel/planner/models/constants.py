@@ -135,7 +135,7 @@ def unrotated_layers(entries: Mapping[str, Any]) -> tuple[int, ...]:
         if not isinstance(listed, list) or not all(kind in (0, 1) for kind in listed):
             raise UserError(f"no_rope_layers must be a list of zeros and ones, not {reprlib.repr(listed)}.")
         return tuple(layer for layer, turned in enumerate(listed) if not turned)
-    if every is None:
+    if every is None or entries.get("num_hidden_layers") is None:
         return ()
     layers = checked_size(entries.get("num_hidden_layers"), "layers", "num_hidden_layers")
     each = checked_size(every, "no_rope_layer_interval", "no_rope_layer_interval")

@@ -6,10 +6,12 @@ Idea   One row per family, and the functions that read what it alone has; see fa
 Glossary: see `ndparallel.planner.models.shape`.
 """
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.family import (
@@ -229,6 +231,16 @@ EXAONE = replace(
 )
 
 
+def apertus_words(config: Config) -> Mapping[str, Any]:
+    """Raise UserError for a head of fewer symbols than the embedding has."""
+    if (symbols := config.entries.get("output_vocab_size")) not in (None, config.size("vocab")):
+        raise UserError(
+            f"output_vocab_size {reprlib.repr(symbols)} differs from vocab_size: a head of fewer symbols "
+            "than the embedding has is not supported."
+        )
+    return {}
+
+
 APERTUS = replace(
     LLAMA,
     class_name="ApertusConfig",
@@ -236,6 +248,7 @@ APERTUS = replace(
     activations={"xielu": "xielu"},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
+    words=apertus_words,
 )
 GLM4V = Family("Glm4vTextConfig", {"head_dim": PER_HEAD, "tied": False}, biases=("qkv",), norms="both")
 MUSE_GLIMMER = Family(

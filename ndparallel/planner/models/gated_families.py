@@ -35,7 +35,10 @@ from ndparallel.planner.models.sizes import checked_size
 
 
 def heads_of_kinds(config: Config, whole: int, windowed: int) -> dict[str, Any]:
-    """So many heads in layers that see the whole sequence, and in those with a window."""
+    """So many heads in layers that see the whole sequence, and in those with a window. A window of 0 would
+    not tell them apart."""
+    if config.has("window"):
+        config.size("window")
     own = WindowedHeads(windowed, config.size("kv_heads"), config.size("head_dim"))
     return {"heads": whole, "windowed": None if windowed == whole else own}
 
