@@ -111,6 +111,17 @@ def test_every_dtype_that_a_gpu_gains_by_it_multiplies():
             assert set(table.get("gains", {})) <= set(table["peak"]), name
 
 
+def test_every_hopper_multiplies_the_blocks_of_8_bits_that_an_h100_does():
+    """Transformer Engine asks for compute capability 9.0 (check_fp8_block_scaling_support). An H20, and cards
+    with PCIe, were refused."""
+    for name, table in data_sheets().items():
+        if table["architecture"] == "sm_90":
+            gpu = accelerator(name)
+            assert (
+                gpu.peak("fp8-block") == gpu.peak("fp8") > gpu.sustained("fp8-block") > gpu.sustained("bf16")
+            )
+
+
 def test_tf32_is_half_of_16_bits_where_a_data_sheet_does_not_say_it():
     """NVIDIA A100: 312 TFLOP/s in BF16, 156 in TF32."""
     assert checked_peaks("peak", {"bf16": "312 TFLOP/s"}) == {"bf16": 312e12, "tf32": 156e12}
