@@ -20,7 +20,7 @@ Glossary
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, product
@@ -304,9 +304,12 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
         return UserError(reason)
     where = count(gpus, "GPU")
     if reason := refusal_of_layouts(space):
-        return UserError(f"no plan on {where} is one of those that can be launched (--any: of all): {reason}")
+        return UserError(
+            f"no plan on {where} is one of those that can be launched (--any: of all): {reason}"
+            + another_batch(space, refusal_of_layouts)
+        )
     if near := nearest_degree(space):
-        return UserError(f"no plan on {where} has {near}.")
+        return UserError(f"no plan on {where} has {near}.{another_batch(space)}")
     theirs = f", of those that {' or '.join(frameworks)} can launch (--any: of all)" if frameworks else ""
     if shards := fixed.get("shards"):
         return UserError(
@@ -315,10 +318,9 @@ def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
         )
     asked = "".join(f" with {name}={value}" for name, value in fixed.items())
     why = "; ".join(f"{rule} ({count(number, 'layout')})" for rule, number in rejected.most_common(3))
-    batch = batch_that_can_be_cut(space)
     return UserError(
         f"no plan on {where} is legal{asked}{theirs}: {why or 'these do not go together'}."
-        + f" There are some with a global batch of {batch}." * bool(batch)
+        + another_batch(space)
     )
 
 
@@ -334,14 +336,15 @@ def nearest_degree(space: SearchSpace) -> str:
     return ""
 
 
-def batch_that_can_be_cut(space: SearchSpace) -> int:
-    """The multiple of the GPUs nearest to the batch, or 0 where that makes no layout legal either."""
-    each = space.gpus * min(
-        fixed_values(space.fixed, "micro_batch") if "micro_batch" in space.fixed else (1,)
-    )
+def another_batch(space: SearchSpace, refusal: Callable[[SearchSpace], str] = lambda space: "") -> str:
+    """The multiple of the GPUs nearest to the batch, in a sentence, where layouts are legal with it and there
+    is no `refusal`; else nothing."""
+    fixed = space.fixed
+    each = space.gpus * min(fixed_values(fixed, "micro_batch") if "micro_batch" in fixed else (1,))
     batch = each * max(1, round(space.job.global_batch / each))
-    job = replace(space.job, global_batch=batch)
-    return batch * bool(len(layouts(job, space.gpus, space.fixed, Counter())))
+    other = replace(space, job=replace(space.job, global_batch=batch))
+    legal = len(layouts(other.job, space.gpus, fixed, Counter()))
+    return f" There are some with a global batch of {batch}." * bool(legal and not refusal(other))
 
 
 def refusal_of_layouts(space: SearchSpace) -> str:

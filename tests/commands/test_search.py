@@ -130,6 +130,22 @@ def test_where_no_layout_can_cut_the_batch_a_batch_is_named_that_some_can(fixed,
     assert main([*plan, f"{batch}"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("fixed", "said"),
+    [
+        (["--framework", "accelerate"], "Accelerate 1.15.0 has no pipeline"),
+        (["--fix", "pp=1"], "pp=1; nearest: 7"),
+    ],
+)
+def test_so_it_is_where_only_pipelines_can_cut_the_batch_and_none_is_wanted(fixed, said, capsys):
+    """A job without --pp was told to take --pp 1, and one with it to take another."""
+    plan = ["plan", "--model", "llama-3-8b", "--gpus", "7", *fixed, "--global-batch"]
+    assert main([*plan, "64"]) == 2
+    told = capsys.readouterr().err
+    assert said in told and "There are some with a global batch of 63." in told
+    assert main([*plan, "63"]) == 0
+
+
 def test_changes_with_commas_between_them_are_made_together():
     cluster, change = Variant(job(batch=16), 16), "gpus=32, hardware=b200,bandwidth_across/2"
     one_by_one = cluster
