@@ -30,7 +30,7 @@ from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.read_torchtitan import read_torchtitan
 from ndparallel.launch_flags.reading import Beside, Reading
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed, refuse
+from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed, refuse, refuse_beyond_positions
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob
@@ -91,6 +91,7 @@ class Framework:
         """The launch script or recipe. Raises UserError, saying what, for what the framework cannot run."""
         self.refuse_without_bf16(job)
         text = self.emit(job, plan)
+        refuse_beyond_positions(job)
         for name, values in self.can_launch().items():
             if not self.has_value(name, plan):
                 known = " or ".join(map(str, values))

@@ -73,6 +73,16 @@ def refuse_other_software(job: TrainingJob, framework: str, stacks: Sequence[str
         )
 
 
+def refuse_beyond_positions(job: TrainingJob) -> None:
+    """Raise UserError for a sequence with tokens behind the model's last learned position."""
+    shape = job.shape
+    if shape.position == "learned" and shape.positions < job.sequence:
+        raise UserError(
+            f"{shape.name} has {shape.positions} learned positions, too few for a sequence of "
+            f"{job.sequence}; shorten it."
+        )
+
+
 def refuse_other_switches(job: TrainingJob, framework: str, free: Sequence[str]) -> None:
     """Raise UserError for software that differs from the framework's in more than what is `free` to choose,
     for which it has no key."""

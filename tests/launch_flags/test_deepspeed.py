@@ -869,3 +869,13 @@ def test_tp_ranks_that_autotp_would_leave_without_heads_are_refused(model, most)
         slices = [shape.kv_heads // tp + (rank < shape.kv_heads % tp) for rank in range(tp)]
         refused = bool(FRAMEWORKS["deepspeed"].refusal(job, Plan(tp=tp, dp=8)))
         assert refused == (min(slices) == 0) == (tp > most)
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "accelerate", "megatron"])
+def test_a_sequence_beyond_learned_positions_is_launched_by_nobody(framework):
+    """GPT-2 of transformers has a row of its table for each of 1024 positions, and stops at the next token.
+    Plans of 4096 tokens were said to be launched by DeepSpeed and Accelerate, and had scripts."""
+    job = TrainingJob(preset("gpt2-xl"), H100, find_stack("deepspeed"), 1024, 8)
+    told = FRAMEWORKS[framework].refusal(replace(job, sequence=1025), Plan(dp=8, zero=3))
+    assert "1024 learned positions" in told and "shorten" in told
+    assert not FRAMEWORKS[framework].refusal(job, Plan(dp=8, zero=3))
