@@ -14,7 +14,7 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import listed
+from ndparallel.base.words import compare_durations, listed
 from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.launch_flags.options import job_words
 from ndparallel.planner.describe import node_sentences, room_words, shared_ports_named
@@ -103,8 +103,9 @@ def conclusion(advice: Advice) -> str:
         return "The search finds no plan that is faster than the guides'."
     best = advice.found.best
     alike = advice.longer_than_best <= margin(best.job, best.plan)
+    takes = compare_durations(1 + advice.longer_than_best, 1)
     return (
-        f"The guides' plan takes {advice.longer_than_best:.1%} longer than the best"
+        f"The guides' plan {takes} {'as' if takes.endswith('as long') else 'than'} the best"
         f"{', which predictions cannot tell apart' * alike}."
     )
 

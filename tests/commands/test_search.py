@@ -630,6 +630,12 @@ def test_what_its_framework_cannot_launch_is_said_once_with_the_reason_and_who_c
     assert out.count(reason) == 1
 
 
+def test_advise_says_how_many_times_as_long_a_plan_takes_that_is_far_from_the_best(capsys):
+    """FSDP over all of 65,536 GPUs, which a guide ends in. It was said to take more than 10,000% longer."""
+    out = printed(capsys, "advise", "--model", "llama-3-8b", "--gpus", "65536", "--global-batch", "65536")
+    assert re.search(r"The guides' plan takes \d+\.\dx as long as the best\.", out)
+
+
 def test_advise_says_which_plans_cannot_be_launched_and_what_predictions_cannot_tell_apart(capsys):
     """The fastest way of the guides has ZeRO-1, which torchtitan has not."""
     mixture = ["--model", "mixtral-8x7b", "--gpus", "32", "--global-batch", "256"]
