@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu import GPU, Hardware, OutOfMemoryError
+from ndparallel.base.bfloat16 import NAME as BFLOAT16
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.engines.alone import Alone
@@ -172,6 +173,14 @@ class Runner:
         if key not in self.references:
             self.references[key] = self._refer(entry)
         return self.references[key]
+
+    def rounding(self, job: Job) -> float:
+        """How far the roundings of bfloat16 put the single GPU's gradients from those in float32; 0 in other
+        types."""
+        if job.dtype != BFLOAT16 or job.sizes_only:
+            return 0.0
+        exact = self.reference(job.replace(dtype="float32", grad_reduce_in_bf16=False))
+        return gradient_difference([self.reference(job).results[0].value], exact.gradients)
 
     def _refer(self, entry: Entry) -> Reference:
         began = time.process_time()

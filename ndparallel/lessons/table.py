@@ -95,11 +95,11 @@ def run_entries(name: str, entries: Sequence[Entry | RefusedEntry], job: Job, ru
         runner.hardware.disturbances.check(largest)
     with runner, rare_garbage_collection():
         # before any ranks start, which are then born with what the single GPU has drawn and derived
-        reference = runner.reference(job)
+        reference, rounding = runner.reference(job), runner.rounding(job)
         rows, left = zip(*runner.measured_in_turn(entries, import_tables))
     results = {entry.strategy.name: ranks for entry, ranks in zip(entries, left)}
     rows = [with_its_work(row, entry, job) for row, entry in zip(rows, entries)]
-    report = make_report(name, job, runner.hardware, rows, reference)
+    report = make_report(name, job, runner.hardware, rows, reference, rounding)
     return Run(replace(report, contention=runner.contention), runner.hardware, results)
 
 
@@ -121,7 +121,12 @@ def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strateg
 
 
 def make_report(
-    name: str, job: Job, hardware: Hardware, rows: list[Measurement], reference: Reference
+    name: str,
+    job: Job,
+    hardware: Hardware,
+    rows: list[Measurement],
+    reference: Reference,
+    rounding: float = 0.0,
 ) -> Report:
     disturbed = {"disturbances": hardware.disturbances.as_dict()} if hardware.disturbances else {}
     return Report(
@@ -132,7 +137,7 @@ def make_report(
         strategies=tuple(rows),
         baseline=reference.measurement,
         tolerance=Tolerance(
-            tolerance_of(job), WEIGHT_TOLERANCE.get((job.dtype, job.optimizer)), steps=job.steps
+            tolerance_of(job, rounding), WEIGHT_TOLERANCE.get((job.dtype, job.optimizer)), steps=job.steps
         ),
     )
 

@@ -30,22 +30,22 @@ class WeightTolerance(NamedTuple):
 
 
 # By dtype and optimizer: what is held, and how much it may be after one step. Measured over all strategies:
-# 6e-8, 1e-16, 1e-12; and, in learning rates, 3e-3 and 0.3. AdamW divides a gradient by its own size, so where
-# that is nearly zero rounding decides which way a weight goes: in float32 that moves it as far as the step
-# itself, and says nothing. But most of a tensor go the same way; and one that a step leaves out, or takes
-# twice, is a learning rate away.
+# 6e-8, 1e-16, 1e-12; and, in learning rates, 3e-3, and 0.3 (with tied embeddings 0.5). AdamW divides a
+# gradient by its own size, so where that is nearly zero rounding decides which way a weight goes: in float32
+# that moves it as far as the step itself, and says nothing. But most of a tensor go the same way; and one
+# that a step leaves out, or takes twice, is a learning rate away.
 WEIGHT_TOLERANCE = {
     ("float32", "sgd"): WeightTolerance("max_weight_difference", 1e-6),
     ("float64", "sgd"): WeightTolerance("max_weight_difference", 1e-12),
     ("float64", "adamw"): WeightTolerance("max_weight_difference", 1e-9),
     ("float32", "adamw"): WeightTolerance("weight_step_difference", 0.05, " of a step"),
-    ("bfloat16", "adamw"): WeightTolerance("weight_step_difference", 0.5, " of a step"),
+    ("bfloat16", "adamw"): WeightTolerance("weight_step_difference", 0.7, " of a step"),
 }
 
 
 class Tolerance(NamedTuple):
     """How far a strategy's numbers may be from the single GPU's. `relative` is as the dtype allows: 1e-5 in
-    float32, 1e-12 in float64, and in bfloat16 what its roundings add up to
+    float32, 1e-12 in float64, and in bfloat16 twice what its roundings do to the single GPU
     (ndparallel/training/gradient_check.py); `weights` is that of weights after the last of `steps`, None
     where they are not held against the single GPU's."""
 

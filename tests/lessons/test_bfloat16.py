@@ -15,7 +15,7 @@ from ndparallel.lessons.registry import LESSONS, load
 from ndparallel.lessons.runner import Runner, entry_of
 from ndparallel.model.optimizer import MasterWeights, make_optimizer
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.training.gradient_check import tolerance_of
+from ndparallel.training.gradient_check import tolerance_of, whole_tensors
 from ndparallel.training.job import Job
 from tests.support.common import (
     SMALL,
@@ -123,7 +123,23 @@ def test_experts_to_which_every_token_goes_are_one_gpus_too(name):
 def test_experts_in_a_grid_to_which_every_token_goes(mesh, changes):
     job = JOB.replace(model=MODEL.replace(experts=4, top_k=4, shared_experts=1), **changes)
     loss, gradient = loss_and_gradient_difference(run(on_mesh("4d_combined", "DP only", mesh), job, 8), job)
-    assert gradient <= tolerance_of(job) and loss <= 2 * UNIT_ROUNDOFF
+    assert gradient <= allowed(job) and loss <= 2 * UNIT_ROUNDOFF
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_roundings_are_told_by_the_single_gpus_run_in_float32(tied):
+    job = JOB.replace(model=MODEL.replace(tied=tied))
+    rounded, exact = (whole_tensors(reference(job.replace(dtype=dtype)).value.gradients)
+                      for dtype in ("bfloat16", "float32"))  # fmt: skip
+    apart = [np.abs(rounded[name] - exact[name]).max() / np.abs(exact[name]).max() for name in exact]
+    with Runner(POCKET, "inline") as runner:
+        assert runner.rounding(job) == pytest.approx(max(apart), rel=1e-6)
+        assert runner.rounding(job.replace(dtype="float64")) == 0.0
+
+
+def allowed(job: Job) -> float:
+    with Runner(POCKET, "inline") as runner:
+        return tolerance_of(job, runner.rounding(job))
 
 
 def assert_one_gpus(lesson, name, changes):
@@ -132,7 +148,7 @@ def assert_one_gpus(lesson, name, changes):
         entry = entry_of(chosen, job, load(lesson).gpus)
         row, _ = runner.measured(entry)
         alone = runner.reference(entry.job, chosen.reference).measurement
-    assert row.max_gradient_difference is not None and row.max_gradient_difference <= tolerance_of(job)
+    assert row.max_gradient_difference is not None and row.max_gradient_difference <= allowed(job)
     assert row.loss == pytest.approx(alone.loss, rel=2 * UNIT_ROUNDOFF)
 
 
@@ -142,7 +158,16 @@ def test_every_stage_of_zero_in_a_pipeline_with_tied_embeddings(schedule, zero):
     mesh = Mesh(tp=2, pp=2, dp=2)
     job = JOB.replace(model=MODEL.replace(tied=True), microbatches=4, zero=zero, schedule=schedule)
     loss, gradient = loss_and_gradient_difference(run(on_mesh("4d_combined", "DP only", mesh), job, 8), job)
-    assert gradient <= tolerance_of(job) and loss <= 2 * UNIT_ROUNDOFF
+    assert gradient <= allowed(job) and loss <= 2 * UNIT_ROUNDOFF
+
+
+@pytest.mark.parametrize("batch", [1, 2, 8])
+@pytest.mark.parametrize("lesson", ["2d_tensor_parallel", "cp_context_parallel"])
+def test_with_tied_embeddings_roundings_lead_further_and_as_much_is_allowed(capsys, lesson, batch):
+    """TP was said not to compute what one GPU computes."""
+    words = f"--dtype bf16 --tied --batch {batch} --engine inline --timeline none"
+    assert main(load(lesson), words.split()) == 0
+    assert "does not compute" not in capsys.readouterr().out
 
 
 def test_a_microbatch_that_is_left_out_is_not_within_the_bound():
@@ -161,7 +186,7 @@ def test_a_microbatch_that_is_left_out_is_not_within_the_bound():
         return replica.outcome
 
     results = run(replace(program, program=seven), job, 1)
-    assert loss_and_gradient_difference(results, job)[1] > tolerance_of(job)
+    assert loss_and_gradient_difference(results, job)[1] > allowed(job)
 
 
 # ------------------------------------------------------------------------------------------------ the masters

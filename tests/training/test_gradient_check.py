@@ -84,10 +84,10 @@ def test_tensors_of_one_rank_are_cut_from_its_flat_arrays():
     ]
 
 
-def test_bfloat16_may_differ_by_the_random_walk_of_its_roundings():
-    """2^-8 times the root of 24 kernels in each of 6 layers: 12 / 256."""
-    job = Job(model=SMALL.replace(layers=6), dtype="bfloat16")
-    assert tolerance_of(job) == pytest.approx(12 / 256)
+def test_bfloat16_may_differ_by_twice_what_its_roundings_do_to_one_gpu():
+    """And float32 by what it may, whatever they do."""
+    assert tolerance_of(Job(model=SMALL, dtype="bfloat16"), 0.02) == 0.04
+    assert tolerance_of(Job(model=SMALL), 0.02) == 1e-5
 
 
 @pytest.mark.parametrize(("norm", "limit", "times"), [(2.0, 1.0, 0.5), (0.5, 1.0, 1.0), (1.0, 1.0, 1.0)])
