@@ -66,7 +66,7 @@ MODULES = {
     ),
 }
 NO_SECONDS = (  # sizes of numbers, limits of files, and how a search goes on
-    *("MOST_BYTES", "MOST_COUNT", "HALF", "SINGLE", "ATTENTION", "MLP"),
+    *("MOST_BYTES", "MOST_COUNT", "LEAST_BARE", "HALF", "SINGLE", "ATTENTION", "MLP"),
 )
 
 
