@@ -126,7 +126,7 @@ def make_report(
     hardware: Hardware,
     rows: list[Measurement],
     reference: Reference,
-    rounding: float = 0.0,
+    rounding: float,
 ) -> Report:
     disturbed = {"disturbances": hardware.disturbances.as_dict()} if hardware.disturbances else {}
     return Report(

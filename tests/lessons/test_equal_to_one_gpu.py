@@ -28,7 +28,9 @@ def reported(chosen: Strategy, job: Job, gpus: int):
     with Runner(ROOMY, "inline") as runner:
         entry = entry_of(chosen, job, gpus)
         row, _ = runner.measured(entry)
-        return make_report("test", entry.job, ROOMY, [row], runner.reference(entry.job)), row
+        return make_report(
+            "test", entry.job, ROOMY, [row], runner.reference(entry.job), runner.rounding(entry.job)
+        ), row
 
 
 def steps_twice(gpu: GPU, job: Job) -> Outcome:
