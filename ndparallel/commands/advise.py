@@ -103,9 +103,8 @@ def conclusion(advice: Advice) -> str:
         return "The search finds no plan that is faster than the guides'."
     best = advice.found.best
     alike = advice.longer_than_best <= margin(best.job, best.plan)
-    takes = compare_durations(1 + advice.longer_than_best, 1)
     return (
-        f"The guides' plan {takes} {'as' if takes.endswith('as long') else 'than'} the best"
+        f"Against the best, the guides' plan {compare_durations(1 + advice.longer_than_best, 1)}"
         f"{', which predictions cannot tell apart' * alike}."
     )
 

@@ -175,11 +175,11 @@ class Runner:
         return self.references[key]
 
     def rounding(self, job: Job) -> float:
-        """How far the roundings of bfloat16 put the single GPU's gradients from those in float32; 0 in other
-        types."""
+        """How far the roundings of bfloat16 put the single GPU's first gradients from those in float32; 0 in
+        other types."""
         if job.dtype != BFLOAT16 or job.sizes_only:
             return 0.0
-        exact = self.reference(job.replace(dtype="float32", grad_reduce_in_bf16=False))
+        exact = self.reference(job.replace(dtype="float32", grad_reduce_in_bf16=False, steps=1))
         return gradient_difference([self.reference(job).results[0].value], exact.gradients)
 
     def _refer(self, entry: Entry) -> Reference:
