@@ -70,6 +70,13 @@ class Candidates:
         rows, group, seconds, memory_bytes = (column[mask] for column in columns)
         return replace(self, rows=rows, group=group, seconds=seconds, memory_bytes=memory_bytes)
 
+    def least(self, places: np.ndarray, seconds: np.ndarray, count: int) -> np.ndarray:
+        """Of these places the `count` of least seconds, the least first; of equals the one that needs least
+        memory, so that no processor's way of sorting decides."""
+        if len(places) > count:
+            places = places[seconds[places] <= np.partition(seconds[places], count - 1)[count - 1]]
+        return places[np.lexsort((self.memory_bytes[places], seconds[places]))][:count]
+
     @property
     def searched(self) -> np.ndarray:
         """Which plans have a schedule that is searched for."""

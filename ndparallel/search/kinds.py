@@ -28,7 +28,7 @@ from ndparallel.search.timing_queue import Timed, TimingQueue, estimates_of, tim
 # ---- assumptions: how long a table may be, and what is worth a line of it
 NEAR = 2.0  # times the step of the best
 MOST_TIMED = 12  # kinds
-PER_KIND = 2  # plans that are timed of each
+PER_KIND = 4  # plans that are timed of each
 SAME = 0.02  # of a step: less than any error bar, and not worth a more crowded memory
 ROOM = 0.05  # of a GPU's memory: what predictions of it may be off by
 DIMENSIONS = ("tp", "cp", "pp", "ep")
@@ -80,10 +80,7 @@ def by_kind(found: Candidates, estimates: np.ndarray, limit: float) -> list[np.n
     near = np.flatnonzero(estimates < limit)
     codes, places = codes_of(found)[found.rows[near]], []
     for code in np.unique(codes):
-        some = near[codes == code]
-        if len(some) > PER_KIND:
-            some = some[np.argpartition(estimates[some], PER_KIND)[:PER_KIND]]
-        places.append(some[np.lexsort((found.memory_bytes[some], estimates[some]))])
+        places.append(found.least(near[codes == code], estimates, PER_KIND))
     places.sort(key=lambda some: estimates[some[0]])
     kinds = needed([kind_of(found.plan(int(some[0]))) for some in places])
     return [some for some in places if kind_of(found.plan(int(some[0]))) in kinds][:MOST_TIMED]

@@ -54,9 +54,8 @@ class TimingQueue:
         number = np.array([[*RECIPES].index(name) for name in self.names], dtype=np.int8)[found.group]
         effort = max(effort, float(self.cost.min()))  # for one plan at least
         affordable = self.cost <= effort
-        self.places = np.concatenate(
-            [cheapest(found, affordable & (number == one)) for one in range(len(RECIPES))]
-        )
+        of_each = [np.flatnonzero(affordable & (number == one)) for one in range(len(RECIPES))]
+        self.places = np.concatenate([found.least(some, found.seconds, PER_SCHEDULE) for some in of_each])
         self.bound = found.seconds[self.places]
         self.group = found.group[self.places]
         self.cost = self.cost[self.places]
@@ -124,15 +123,6 @@ class TimingQueue:
             self.cost[(self.group == key[0]) & (self.microbatches == key[1])] *= AGAIN
 
 
-def cheapest(found: Candidates, mask: np.ndarray) -> np.ndarray:
-    """Places of the PER_SCHEDULE plans with the least bounds; among equals the one that needs least
-    memory."""
-    places = np.flatnonzero(mask)
-    if len(places) > PER_SCHEDULE:
-        places = places[np.argpartition(found.seconds[places], PER_SCHEDULE)[:PER_SCHEDULE]]
-    return places[np.lexsort((found.memory_bytes[places], found.seconds[places]))]
-
-
 def costs(job: TrainingJob, found: Candidates) -> np.ndarray:
     """Actions that exact timing goes through: some rounds of the pipeline, or a searched schedule's many
     attempts."""
@@ -179,8 +169,7 @@ def time_tight(
     """The fastest of these plans, of which TIGHT are timed: those of the least estimates below `limit`
     seconds. None where none of them takes less."""
     estimates = estimates_of(job, found, queue)
-    near = np.flatnonzero(estimates < limit)
-    least = near[np.lexsort((found.memory_bytes[near], estimates[near]))][:TIGHT]
+    least = found.least(np.flatnonzero(estimates < limit), estimates, TIGHT)
     timed = time_all(job, [found.plan(int(place)) for place in least], executor)
     best = min(timed, key=lambda one: one.seconds, default=None)
     return best if best and best.seconds < limit else None

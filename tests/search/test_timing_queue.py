@@ -104,13 +104,16 @@ def test_half_of_the_effort_is_for_schedules_that_are_searched_for_where_there_a
     assert TimingQueue(JOB, candidates(groups[1:], [[1.0]]), 1e9).searches == 1e9
 
 
-def test_of_a_schedules_many_plans_those_of_the_least_bounds_are_kept_of_equal_ones_with_least_memory(
-    monkeypatch,
-):
+def test_of_a_schedules_many_plans_those_of_the_least_bounds_are_kept(monkeypatch):
     monkeypatch.setattr(timing_queue, "PER_SCHEDULE", 3)
     found = candidates([("1f1b", 1, 2)], [[5.0, 2.0, 1.0, 4.0, 1.0]])  # the later a plan, the less memory
-    assert timing_queue.cheapest(found, np.ones(5, dtype=bool)).tolist() == [4, 2, 1]
-    assert timing_queue.cheapest(found, np.array([1, 1, 0, 1, 0], dtype=bool)).tolist() == [1, 3, 0]
+    assert TimingQueue(JOB, found, 1e9).places.tolist() == [4, 2, 1]
+    assert found.least(np.array([0, 1, 3]), found.seconds, 3).tolist() == [1, 3, 0]
+
+
+def test_of_plans_that_take_as_long_those_of_least_memory_are_kept_whatever_the_order_of_a_processors_sort():
+    found = candidates([("1f1b", 1, 2)], [[2.0] * 40 + [1.0] + [2.0] * 40])
+    assert found.least(np.arange(81), found.seconds, 3).tolist() == [40, 80, 79]
 
 
 def test_the_gap_is_how_much_less_than_the_best_the_least_bound_is_that_was_not_timed():
