@@ -71,7 +71,7 @@ class Candidates:
         return replace(self, rows=rows, group=group, seconds=seconds, memory_bytes=memory_bytes)
 
     def least(self, places: np.ndarray, seconds: np.ndarray, count: int) -> np.ndarray:
-        """Of these places the `count` of least seconds, the least first; of equals the one that needs least
+        """Return the `count` places of least seconds, the least first; of equals the one that needs least
         memory, so that no processor's way of sorting decides."""
         if len(places) > count:
             places = places[seconds[places] <= np.partition(seconds[places], count - 1)[count - 1]]
