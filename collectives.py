@@ -190,7 +190,7 @@ def all_reduce(
         run(me, work, combine)
         average(work, op, group)
 
-    call = ("all_reduce", algorithm, op, array.shape, array.dtype.str)
+    call = ("all_reduce", algorithm, op, array.shape, array.dtype)
     return _call(gpu, group, call, body, array, work, async_op)
 
 
@@ -212,7 +212,7 @@ def reduce(
         run(me, work, root, combine)
         average(work, op, group)
 
-    call = ("reduce", algorithm, root, op, array.shape, array.dtype.str)
+    call = ("reduce", algorithm, root, op, array.shape, array.dtype)
     return _call(gpu, group, call, body, array, work if is_root else array, async_op)
 
 
@@ -235,7 +235,7 @@ def reduce_scatter(
         run(me, pieces, combine)
         average(mine, op, group)
 
-    call = ("reduce_scatter", algorithm, op, array.shape, array.dtype.str)
+    call = ("reduce_scatter", algorithm, op, array.shape, array.dtype)
     return _call(gpu, group, call, body, output, mine, async_op)
 
 
@@ -249,7 +249,7 @@ def all_gather(
     mine = pieces[group.index(gpu.rank)]
     check_size("piece", piece, mine.size)
     write(mine, piece)
-    call = ("all_gather", algorithm, output.shape, output.dtype.str)
+    call = ("all_gather", algorithm, output.shape, output.dtype)
     return _call(gpu, group, call, lambda me: run(me, pieces), output, work, async_op)
 
 
@@ -259,7 +259,7 @@ def broadcast(
     """Give every rank the root's array, in `array`."""
     run = _find("broadcast", algorithm, group)
     work = flat(array, copy=async_op)
-    call = ("broadcast", algorithm, group.valid_root(root), array.shape, array.dtype.str)
+    call = ("broadcast", algorithm, group.valid_root(root), array.shape, array.dtype)
     return _call(gpu, group, call, lambda me: run(me, work, root), array, work, async_op)
 
 
@@ -274,7 +274,7 @@ def gather(gpu: GPU, output: Array | None, piece: Array, group: Group, root: int
         pieces = split(work, group.size)
         check_size("piece", piece, pieces[index].size)
         write(pieces[index], piece)
-    call = ("gather", "direct", root, piece.dtype.str)
+    call = ("gather", "direct", root, piece.dtype)
     return _call(gpu, group, call, lambda me: direct_gather(me, pieces, root), output, work, async_op)
 
 
@@ -287,7 +287,7 @@ def scatter(
     if index == group.valid_root(root):
         pieces = split(flat(given("array", array), copy=True), group.size)
         check_size("output", output, pieces[index].size)
-    call = ("scatter", "direct", root, output.dtype.str)
+    call = ("scatter", "direct", root, output.dtype)
     return _call(
         gpu, group, call, lambda me: direct_scatter(me, pieces, root), output, pieces[index], async_op
     )
@@ -320,7 +320,7 @@ def all_to_all(
     if here != there:
         raise ValueError(f"rank {gpu.rank} sends itself rows of shape {here} and expects {there}.")
     write(incoming[index], outgoing[index])
-    call = ("all_to_all", "direct", array.shape[1:], array.dtype.str)
+    call = ("all_to_all", "direct", array.shape[1:], array.dtype)
     return _call(
         gpu, group, call, lambda me: direct_all_to_all(me, outgoing, incoming), output, work, async_op
     )

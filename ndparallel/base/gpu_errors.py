@@ -37,8 +37,8 @@ def mismatch(
     rank, the collective it is in, and its array."""
     (rank, here, into), (source, there, array) = receiver, sender
     return MismatchError(
-        f"rank {rank} and rank {source} disagree about {say(what)}: rank {rank} is in "
-        f"{_described(here, into)}, rank {source} sent {_described(there, array)}"
+        f"rank {rank} and rank {source} disagree about {say(what)}: rank {rank} waits for "
+        f"{_described(into, here)}, rank {source} sent {_described(array, there)}."
     )
 
 
@@ -50,9 +50,9 @@ def not_held(rank: int, kind: str, nbytes: float, held_bytes: float) -> ValueErr
     )
 
 
-def _described(call: tuple | None, array: np.ndarray | None) -> str:
-    payload = "" if array is None else f" of {array.dtype}{list(array.shape)}"
-    return f"{' '.join(map(str, call))}{payload}" if call else f"a point-to-point message{payload}"
+def _described(array: np.ndarray | None, call: tuple | None) -> str:
+    payload = "it" if array is None else f"{array.dtype}{list(array.shape)}"
+    return f"{payload} in {' '.join(map(str, call)) if call else 'a point-to-point message'}"
 
 
 def out_of_memory(

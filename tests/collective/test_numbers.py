@@ -322,7 +322,7 @@ REDUCE: tuple = ("all_reduce", (ARRAY,), {})
 DIFFERENT = [  # two calls, and what must be said of each
     (REDUCE, ("all_reduce", (np.zeros(9),), {}), "all_reduce ring sum (8,)", "all_reduce ring sum (9,)"),
     (REDUCE, ("all_reduce", (ARRAY.reshape(2, 4),), {}), "sum (8,)", "sum (2, 4)"),
-    (REDUCE, ("all_reduce", (ARRAY.astype("float32"),), {}), "<f8", "<f4"),
+    (REDUCE, ("all_reduce", (ARRAY.astype("float32"),), {}), "sum (8,) float64", "sum (8,) float32"),
     (REDUCE, ("all_reduce", (ARRAY,), {"op": "max"}), "ring sum", "ring max"),
     (REDUCE, ("all_reduce", (ARRAY,), {"algorithm": "hierarchical"}), "ring sum", "hierarchical sum"),
     (REDUCE, ("all_gather", (ARRAY, ARRAY[:2]), {}), "all_reduce ring", "all_gather ring"),
@@ -354,7 +354,7 @@ def test_a_mismatch_names_both_ranks_and_both_calls(one, other, words_of_one, wo
         launch(call, 4, hardware(), (one, other), engine=engine)
     told = {
         int(rank): words
-        for rank, words in re.findall(r"rank (\d) (?:is in|sent) (.*?)(?=, rank|$)", str(error.value))
+        for rank, words in re.findall(r"rank (\d) (?:waits for|sent) (.*?)(?=, rank|$)", str(error.value))
     }
     assert len(told) == 2 and words_of_one in told.pop(0)
     assert words_of_other in told.popitem()[1]
