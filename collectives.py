@@ -183,7 +183,7 @@ def all_reduce(
     gpu: GPU, array: Array, group: Group, op: str = "sum", algorithm: str = "ring", async_op: bool = False
 ):
     """Give every rank the combination of all arrays, in `array`. Returns it, or a Handle with `async_op`."""
-    run = _find("all_reduce", algorithm, group)
+    run = _checked_algorithm("all_reduce", algorithm, group)
     work, combine = flat(array, copy=async_op), reduction(op, array)
 
     def body(me: Member) -> None:
@@ -204,7 +204,7 @@ def reduce(
     async_op: bool = False,
 ):
     """Give the root the combination of all ranks' arrays, in its `array`; the others' stay as they are."""
-    run = _find("reduce", algorithm, group)
+    run = _checked_algorithm("reduce", algorithm, group)
     is_root = group.index(gpu.rank) == group.valid_root(root)
     work, combine = flat(array, copy=async_op or not is_root), reduction(op, array)
 
@@ -226,7 +226,7 @@ def reduce_scatter(
     async_op: bool = False,
 ):
     """Give rank r the combination of all ranks' piece r of `array`, in `output`, which has its size."""
-    run = _find("reduce_scatter", algorithm, group)
+    run = _checked_algorithm("reduce_scatter", algorithm, group)
     pieces, combine = split(flat(array, copy=True), group.size), reduction(op, array)
     mine = pieces[group.index(gpu.rank)]
     check_size("output", output, mine.size)
@@ -243,7 +243,7 @@ def all_gather(
     gpu: GPU, output: Array, piece: Array, group: Group, algorithm: str = "ring", async_op: bool = False
 ):
     """Give every rank all pieces, one after another, in `output`; np.array_split says the size of each."""
-    run = _find("all_gather", algorithm, group)
+    run = _checked_algorithm("all_gather", algorithm, group)
     work = work_array(output, async_op)
     pieces = split(work, group.size)
     mine = pieces[group.index(gpu.rank)]
@@ -257,7 +257,7 @@ def broadcast(
     gpu: GPU, array: Array, group: Group, root: int = 0, algorithm: str = "one-by-one", async_op: bool = False
 ):
     """Give every rank the root's array, in `array`."""
-    run = _find("broadcast", algorithm, group)
+    run = _checked_algorithm("broadcast", algorithm, group)
     work = flat(array, copy=async_op)
     call = ("broadcast", algorithm, group.valid_root(root), array.shape, array.dtype)
     return _call(gpu, group, call, lambda me: run(me, work, root), array, work, async_op)
@@ -363,7 +363,8 @@ def _call(
     return handle if async_op else handle.wait()
 
 
-def _find(collective: str, name: str, group: Group) -> Callable[..., None]:
+def _checked_algorithm(collective: str, name: str, group: Group) -> Callable[..., None]:
+    """Return what runs the algorithm. Refuses what is no algorithm of the collective, or no group."""
     known, room = ALGORITHMS[collective], "ndparallel.collective.algorithms"
     Group.valid(group)
     if name not in known:
