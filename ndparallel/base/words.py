@@ -80,9 +80,10 @@ def change_in(seconds: float, other_seconds: float) -> str:
 
 
 def paragraph(words: str, width: int) -> str:
-    """Break a text into lines of at most `width` characters."""
+    """Break a text into lines of at most `width` characters; a longer word, as of a path, stays whole."""
     glued = SPACE_BEFORE_UNIT.sub(NO_BREAK, words)
-    return "\n".join(textwrap.wrap(glued, width, break_on_hyphens=False)).replace(NO_BREAK, " ")
+    lines = textwrap.wrap(glued, width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace(NO_BREAK, " ")
 
 
 def folded(text: str, width: int) -> str:

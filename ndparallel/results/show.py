@@ -36,19 +36,19 @@ def show(
     console, width = plain_console(WIDE if arguments.wide else WIDTH)
     drawn = drawn_strategies(run, contrast, arguments)
     narrated = narration(run, contrast, arguments, min(width, WIDTH))
-    written = list(write_files(run, drawn, arguments))
+    written = [*map(visible, write_files(run, drawn, arguments))]
     if arguments.json:
         print_json(run.report.as_dict())
-        print("".join(f"{visible(line)}\n" for line in written), end="", file=sys.stderr)
+        print("".join(f"{line}\n" for line in written), end="", file=sys.stderr)
         return
     console.print(prose(title, width, bold=title))
     console.print(prose(headline(run), width))
     for part in parts(run, arguments, drawn, notice, talker, width):
         console.print()
         console.print(part)
-    for lines in (written, narrated):
+    for lines in ([paragraph(line, min(width, WIDTH)) for line in written], [*map(visible, narrated)]):
         if lines:
-            print("", *map(visible, lines), sep="\n")
+            print("", *lines, sep="\n")
 
 
 def parts(
