@@ -11,7 +11,7 @@ from typing import Any
 
 from ndparallel.base.quoting import MOST_SHOWN, brief, visible, without_long_words
 from ndparallel.base.startup import INTERRUPTED
-from ndparallel.base.words import WIDTH, paragraph
+from ndparallel.base.words import WIDTH, listed, paragraph
 
 
 class UserError(ValueError):
@@ -24,17 +24,21 @@ class RunEnded(RuntimeError):
     sentence and exits with 1."""
 
 
-def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
+def unknown(kind: str, name: str, choices: Iterable[str], listed_by: str = "") -> UserError:
     """Return a UserError that names the unknown value, the choices that begin with it or else its nearest
-    neighbour, and all choices, of which some have commas of their own."""
+    neighbour, and all choices, of which some have commas of their own. Of many choices the nearest three will
+    do, and the command that lists all: `listed_by`."""
     import difflib  # for what is misspelled alone
 
     by_lower = {choice.lower(): choice for choice in choices}
     begun = [choice for choice in by_lower if name and choice.startswith(name.lower())]
-    near = begun or difflib.get_close_matches(name[:MOST_SHOWN].lower(), by_lower, n=1)
-    hint = f" Did you mean {' or '.join(repr(by_lower[choice]) for choice in near)}?" if near else ""
+    most = 3 if listed_by else 1
+    near = begun or difflib.get_close_matches(name[:MOST_SHOWN].lower(), by_lower, n=most)
+    hint = f" Did you mean {listed([repr(by_lower[choice]) for choice in near], 'or')}?" if near else ""
     comma = ";" if any("," in choice for choice in by_lower) else ","
-    return UserError(f"unknown {kind} {brief(name)}.{hint} There are: {f'{comma} '.join(by_lower.values())}.")
+    there_are = f"There are: {f'{comma} '.join(by_lower.values())}."
+    listing = f"{listed_by} lists all {len(by_lower)}." if listed_by else there_are
+    return UserError(f"unknown {kind} {brief(name)}.{hint} {listing}")
 
 
 def check_known(kind: str, name: object, choices: Collection[str]) -> None:

@@ -46,10 +46,10 @@ def ended(sentence: str) -> str:
     return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
 
 
-def listed(names: Sequence[str]) -> str:
-    """Write "a, b and c", or "a; b, c; and d" where a name has a comma of its own."""
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """Write "a, b and c", or "a; b, c; and d" where a name has a comma of its own; or another `word`."""
     own = len(names) > 2 and any("," in name for name in names)
-    comma, last = ("; ", "; and ") if own else (", ", " and ")
+    comma, last = ("; ", f"; {word} ") if own else (", ", f" {word} ")
     return last.join(part for part in (comma.join(names[:-1]), *names[-1:]) if part)
 
 

@@ -8,13 +8,14 @@ import argparse
 from typing import Any
 
 from ndparallel.base.options import spelled
-from ndparallel.base.words import option_of
+from ndparallel.base.words import option_of, paragraph
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.context import CP_COMM_TYPES, VARIANTS
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.legality import DTYPE_SPELLINGS, DTYPES
+from ndparallel.planner.models.presets import presets
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import MODULES
 
@@ -64,6 +65,7 @@ def group(parser: argparse.ArgumentParser, title: str) -> Group:
 
 
 def add_model(model: Group) -> None:
+    model.description = paragraph(f"Presets: {', '.join(presets())}.", 76)
     model.add_argument(
         "--model",
         metavar="NAME|FILE",

@@ -233,7 +233,7 @@ WRONG = [
     (["all_reduce", "--latency", "nan"], "--latency = nan is not a number"),
     (["all_reduce", "--bandwidth", "0"], "--bandwidth = '0' lets nothing through"),
     (["all_reduce", "--bandwidth-across", "0GB/s"], "--bandwidth-across"),
-    (["all_reduce", "--hardware", "h10"], "Did you mean 'h100' or 'h100-pcie' or"),
+    (["all_reduce", "--hardware", "h10"], "Did you mean 'h100', 'h100-pcie', "),
     (["barrier", "--show"], "a barrier moves no data"),
     (["all_reduce", "--show", "--ranks", "9"], "--show draws up to 8 ranks"),
     (

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
+from ndparallel.commands.command_line import main
 from ndparallel.planner.models.config import SPELLINGS
 from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.families import FAMILIES
@@ -543,8 +544,16 @@ def test_every_preset_has_a_source_and_rests_on_no_default():
 
 def test_a_preset_is_found_in_capitals_and_a_slip_is_put_right():
     assert find_model("Llama-3-8B").name == "llama-3-8b"
-    assert "Did you mean 'llama-3-70b'?" in refusal(find_model, "llama-3-7b0")
-    assert "Did you mean 'qwen3-8b'?" in refusal(find_model, "qwen3-8b-fp8")
+    assert "Did you mean 'llama-3-70b', " in refusal(find_model, "llama-3-7b0")
+    assert "Did you mean 'qwen3-8b', " in refusal(find_model, "qwen3-8b-fp8")
+
+
+def test_an_unknown_model_is_told_the_nearest_three_and_the_command_that_lists_all(capsys):
+    told = refusal(find_model, "llama-3-71b")
+    assert "Did you mean 'llama-3-70b', 'llama-3.2-1b' or 'llama-3-8b'?" in told and len(told) < 150
+    assert f"ndparallel plan --help lists all {len(presets())}." in told
+    assert main(["plan", "--help"]) == 0
+    assert " ".join(presets()) in " ".join(capsys.readouterr().out.replace(",", "").split())
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def find_model(name_or_path: str | os.PathLike[str]) -> ModelShape:
     """Return the preset of one of its names, in capitals or not, or the model that the config.json at that
     path, or in that folder, describes. A name goes before a path: ./gpt2 is no name.
 
-    Raises UserError, with the nearest name, where there is neither, and whatever `from_huggingface` raises.
+    Raises UserError, with the nearest names, where there is neither, and whatever `from_huggingface` raises.
     """
     name_or_path = os.fspath(name_or_path)
     if name := preset_named(name_or_path):
@@ -37,7 +37,7 @@ def find_model(name_or_path: str | os.PathLike[str]) -> ModelShape:
         return from_huggingface(Path(name_or_path, "config.json"))
     if name_or_path.lower().endswith(".json") or os.path.exists(name_or_path):
         return from_huggingface(name_or_path)
-    raise unknown("model or file", name_or_path[:80], presets())
+    raise unknown("model or file", name_or_path[:80], presets(), "ndparallel plan --help")
 
 
 @cache
