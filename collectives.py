@@ -36,7 +36,7 @@ import numpy as np
 from ndparallel.base.algorithms import ALGORITHMS, Algorithm, register
 from ndparallel.base.groups import REDUCTIONS, Group, average, check_size, checked_splits, given, reduction
 from ndparallel.base.options import tell
-from ndparallel.base.pieces import Array, cut, flat, is_view, split, split_sizes, work_array, write
+from ndparallel.base.pieces import Array, cut, flat, is_view, rows_of, split, split_sizes, work_array, write
 from ndparallel.base.words import WIDTH, hanging
 
 __all__ = [
@@ -267,7 +267,7 @@ def gather(gpu: GPU, output: Array | None, piece: Array, group: Group, root: int
     """Give the root all ranks' pieces, one after another, in `output`, of which the others need none; sizes
     as in `all_gather`."""
     index = Group.valid(group).index(gpu.rank)
-    pieces: Sequence[Array] = [piece.reshape(-1)] * group.size
+    pieces: Sequence[Array] = [flat(piece, copy=False)] * group.size
     work = output
     if index == group.valid_root(root):
         work = work_array(given("output", output), async_op)
@@ -309,7 +309,7 @@ def all_to_all(
     them all ranks have the same shape, which is cut as np.array_split cuts.
     """
     index = Group.valid(group).index(gpu.rank)
-    even = split_sizes(len(array), group.size)
+    even = split_sizes(rows_of(array, output), group.size)
     leaving = even if input_splits is None else input_splits
     outgoing = cut(array, checked_splits("input_splits", leaving, array, group))
     in_place = not output.flags.writeable or not (async_op or np.may_share_memory(output, array))
@@ -367,7 +367,7 @@ def _checked_algorithm(collective: str, name: str, group: Group) -> Callable[...
     """Return what runs the algorithm. Refuses what is no algorithm of the collective, or no group."""
     known, room = ALGORITHMS[collective], "ndparallel.collective.algorithms"
     Group.valid(group)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         more = "" if room in sys.modules else f", and more once {room} is imported"
         raise ValueError(f"{collective} has no algorithm {name!r}; it has {', '.join(known)}{more}.")
     return known[name].run

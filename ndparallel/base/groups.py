@@ -3,14 +3,19 @@
 Limit  One rank's own arguments are checked; what the ranks of a group disagree about, `GPU.receive` finds.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from ndparallel.base.pieces import require_array
+
 Array = np.ndarray
 REDUCTIONS: dict[str, Callable] = {"sum": np.add, "average": np.add, "max": np.maximum}
+NUMBERS = "biufc"  # kinds of dtypes: truth values, whole numbers with a sign and without, real, complex
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,9 @@ class Group:
 
     name: str
     ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ranks", as_ranks(self.name, self.ranks))
 
     @staticmethod
     def valid(group: "Group") -> "Group":
@@ -35,7 +43,9 @@ class Group:
     def words(self) -> str:
         return (
             f"among ranks {', '.join(map(str, self.ranks))}"
-            if self.size <= 8
+            if 0 < self.size <= 8
+            else "which has no ranks"
+            if not self.size
             else f"among {self.size} ranks from {self.ranks[0]} on"
         )
 
@@ -49,16 +59,36 @@ class Group:
         return place
 
     def valid_root(self, root: int) -> int:
-        if not hasattr(root, "__index__") or not 0 <= root < self.size:
-            raise ValueError(f"group {self.name!r} has members 0 to {self.size - 1}, and no root {root}.")
+        if as_index(root) not in range(self.size):
+            raise ValueError(f"group {self.name!r} has members 0 to {self.size - 1}, and no root {root!r}.")
         return root
 
 
+def as_ranks(name: str, ranks: Any) -> tuple[int, ...]:
+    """Return the ranks of a group. Raises TypeError for what are no whole numbers."""
+    try:
+        return tuple(map(operator.index, ranks))
+    except TypeError:
+        raise TypeError(
+            f"the ranks of group {name!r} are {ranks!r}: give whole numbers, as Group('pair', (0, 1))."
+        ) from None
+
+
+def as_index(number: Any) -> int | None:
+    """Return a whole number of Python's or of numpy's; None for anything else."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        return None
+
+
 def reduction(op: str, array: Array) -> Callable:
-    """Return what combines two arrays. Raises ValueError for an unknown one, and for an average of whole
-    numbers."""
-    if op not in REDUCTIONS:
+    """Return what combines two arrays. Raises ValueError for an unknown one, for what are no numbers, and for
+    an average of whole ones."""
+    if not isinstance(op, str) or op not in REDUCTIONS:
         raise ValueError(f"there is no reduction {op!r}; there are {', '.join(REDUCTIONS)}.")
+    if array.dtype.kind not in NUMBERS:
+        raise ValueError(f"an array of {array.dtype} has no {op} over ranks: reduce numbers.")
     if op == "average" and not np.issubdtype(array.dtype, np.inexact):
         raise ValueError(
             f"an average of {array.dtype} would not be {array.dtype}: reduce with 'sum', or floating-point "
@@ -80,15 +110,20 @@ def given(name: str, array: Array | None) -> Array:
 
 
 def check_size(name: str, array: Array, size: int) -> None:
+    require_array(array)
     if array.size != size:
         elements = f"{array.size} element{'s' * (array.size != 1)}"
         raise ValueError(f"`{name}` has {elements}; this rank's piece has {size}.")
 
 
-def checked_splits(name: str, splits: Sequence[int] | Array, array: Array, group: Group) -> Sequence[int]:
-    if len(splits) != group.size or sum(splits) != len(array) or min(splits) < 0:
+def checked_splits(name: str, splits: Any, array: Array, group: Group) -> Sequence[int]:
+    """Return how many rows each rank gets, or sends. Raises ValueError for what does not cut the array into
+    as many parts as there are ranks."""
+    numbers = [*map(as_index, splits)] if np.iterable(splits) else [splits]
+    whole = [number for number in numbers if number is not None and number >= 0]
+    if len(whole) != len(numbers) or len(whole) != group.size or sum(whole) != len(array):
         raise ValueError(
-            f"`{name}` must be {group.size} numbers that add up to the array's {len(array)} rows, not "
-            f"{[*map(int, splits)]}."
+            f"`{name}` must be {group.size} whole numbers that add up to the array's {len(array)} rows, "
+            f"not {splits}."
         )
-    return [*splits]
+    return whole

@@ -38,6 +38,15 @@ def require_array(array: Any) -> None:
         )
 
 
+def rows_of(array: Any, *others: Any) -> int:
+    """Return how many rows an array has. Raises TypeError where it, or another, has none."""
+    for each in (array, *others):
+        require_array(each)
+        if not each.ndim:
+            raise TypeError("an all-to-all exchanges rows, and an array without dimensions has none.")
+    return len(array)
+
+
 def split_sizes(size: int, parts: int) -> list[int]:
     """The sizes of the parts that np.array_split cuts."""
     least, larger = divmod(size, parts)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -378,6 +379,12 @@ all_reduce(GPU(0, CLASSROOM, Mailboxes().of(0)), zeros(1), Group("one", (0,)), a
 
 ALONE = Group("test", (0,))
 PAIR_OF_RANKS = Group("test", (0, 1))
+
+
+def of_no_type(collective: Callable, *arguments: Any, **options: Any) -> Callable:
+    return lambda gpu: collective(gpu, *arguments, **options)
+
+
 WRONG = [
     (
         lambda gpu: all_reduce(gpu, ARRAY, ALONE, algorithm="rings"),
@@ -410,15 +417,32 @@ WRONG = [
     ),
     (
         lambda gpu: all_to_all(gpu, ARRAY, ARRAY, PAIR_OF_RANKS, [4, 4], [4, 5]),
-        "`input_splits` must be 2 numbers that add up to",
+        "`input_splits` must be 2 whole numbers that add up to",
     ),
     (
         lambda gpu: all_to_all(gpu, ARRAY, ARRAY, PAIR_OF_RANKS, [8], [4, 4]),
-        "`output_splits` must be 2 numbers",
+        "`output_splits` must be 2 whole numbers",
     ),
     (lambda gpu: all_to_all(gpu, ARRAY, ARRAY, PAIR_OF_RANKS, [9, -1], [4, 4]), "not \\[9, -1\\]"),
     (lambda gpu: all_to_all(gpu, ARRAY, ARRAY, PAIR_OF_RANKS, [3, 5], [4, 4]), "sends itself"),
-    (lambda gpu: all_reduce(gpu, np.frombuffer(bytes(8)), ALONE), "read-only"),
+    (of_no_type(all_to_all, ARRAY, ARRAY, PAIR_OF_RANKS, [4.0, 4.0], [4, 4]), "not \\[4.0, 4.0\\]"),
+    (of_no_type(all_to_all, ARRAY, ARRAY, PAIR_OF_RANKS, 4, [4, 4]), "rows, not 4"),
+    (of_no_type(all_reduce, np.frombuffer(bytes(8)), ALONE), "read-only"),
+    (of_no_type(all_reduce, np.array(["a"]), ALONE), "an array of <U1 has no sum over ranks"),
+    (of_no_type(all_reduce, ARRAY, ALONE, op=["sum"]), r"no reduction \['sum'\]"),
+    (of_no_type(all_reduce, ARRAY, ALONE, op=np.add), "no reduction <ufunc 'add'>"),
+    (of_no_type(all_reduce, ARRAY, ALONE, algorithm=["ring"]), r"no algorithm \['ring'\]"),
+    (of_no_type(broadcast, ARRAY, ALONE, root="0"), "no root '0'"),
+    (of_no_type(broadcast, ARRAY, ALONE, root=np.array([0])), r"no root array\(\[0\]\)"),
+    (of_no_type(all_reduce, ARRAY, Group("dp", ())), "group 'dp', which has no ranks"),
+]
+NO_ARRAYS = [
+    lambda gpu, what: all_gather(gpu, ARRAY.copy(), what, ALONE),
+    lambda gpu, what: all_to_all(gpu, what, ARRAY, ALONE),
+    lambda gpu, what: all_to_all(gpu, ARRAY, what, ALONE),
+    lambda gpu, what: gather(gpu, ARRAY.copy(), what, ALONE),
+    lambda gpu, what: reduce_scatter(gpu, what, ARRAY, ALONE),
+    lambda gpu, what: scatter(gpu, what, ARRAY, ALONE),
 ]
 
 
@@ -427,6 +451,29 @@ def test_what_cannot_be_meant_is_one_clear_sentence(call_it, said):
     with pytest.raises(ValueError, match=said) as error:
         call_it(GPU(0, hardware(), None))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("call_it", NO_ARRAYS)
+def test_a_list_or_nothing_in_place_of_an_array_is_one_clear_sentence(call_it):
+    for what, kind in (([1.0] * 8, "list"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"works in a numpy array, and this is of the type {kind}"):
+            call_it(GPU(0, hardware(), None), what)
+
+
+def test_rows_of_an_array_without_dimensions_are_refused():
+    with pytest.raises(TypeError, match="exchanges rows, and an array without dimensions has none"):
+        all_to_all(GPU(0, hardware(), None), np.zeros(()), np.zeros(()), ALONE)
+
+
+@pytest.mark.parametrize("ranks", [2, (0.0, 1.0), "01", None], ids=str)
+def test_ranks_of_a_group_that_are_no_whole_numbers_are_refused(ranks):
+    with pytest.raises(TypeError, match="the ranks of group 'dp' are .*: give whole numbers"):
+        Group("dp", ranks)
+
+
+@pytest.mark.parametrize("ranks", [[0, 1], range(2), np.arange(2), np.arange(2, dtype="uint8")], ids=str)
+def test_a_group_may_be_made_of_any_whole_numbers(ranks):
+    assert Group("dp", ranks) == Group("dp", (0, 1)) and {*map(type, Group("dp", ranks).ranks)} == {int}
 
 
 def test_a_hierarchy_of_uneven_nodes_is_refused():
