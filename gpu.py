@@ -30,7 +30,9 @@ import numpy as np
 
 from ndparallel.base.events import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, WAIT, Event
 from ndparallel.base.gpu_errors import MismatchError, OutOfMemoryError, mismatch, not_held, out_of_memory, say
+from ndparallel.base.memory_kinds import BytesByKind
 from ndparallel.base.messages import SENT, Mailboxes, Message, as_rank, is_size_only, sent, snapshot, unpack
+from ndparallel.base.operation_prices import price_of
 from ndparallel.base.options import tell
 from ndparallel.base.quantities import si
 
@@ -194,8 +196,8 @@ class GPU:
     transport: Any
     keep_events: bool = True
     events: list[tuple] = field(default_factory=list)
-    held_bytes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEMORY_KINDS, 0))
-    peak_bytes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEMORY_KINDS, 0))
+    held_bytes: dict[str, float] = field(default_factory=BytesByKind)
+    peak_bytes: dict[str, float] = field(default_factory=BytesByKind)
     collectives_started: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     call: tuple | None = None  # the collective that is under way
 
@@ -254,12 +256,10 @@ class GPU:
 
     def seconds(self, operation: Operation) -> float:
         """Price an operation on this GPU, which may be slow."""
-        seconds = self._prices.get(operation)
-        if seconds is None:
-            seconds = float(self.hardware.seconds(operation))
-            if not 0 <= seconds < float("inf"):
-                raise ValueError(f"GPU {self.rank}: {operation} takes {seconds} s: no clock can add that.")
-            self._prices[operation] = seconds
+        try:
+            seconds = self._prices[operation]
+        except (KeyError, TypeError):  # a new one, or one that no dictionary takes
+            seconds = self._prices[operation] = price_of(self.rank, operation, self.hardware)
         return seconds * self._slowdown(self.current.name) if self._slowdown else seconds
 
     def send(self, target: int, array: np.ndarray, what: Any) -> None:

@@ -181,11 +181,48 @@ def test_the_peak_is_what_was_held_when_it_was_most_and_of_equals_the_first():
     assert gpu.held_bytes["weights"] == 10 and gpu.held_bytes["activations"] == 0
 
 
-@pytest.mark.parametrize(("flops", "kernels"), [(float("nan"), 0), (float("inf"), 0), (0.0, -1)])
-def test_no_clock_can_add_what_is_no_time(flops, kernels):
+@pytest.mark.parametrize("flops", [float("nan"), float("inf")])
+def test_no_clock_can_add_what_is_no_time(flops):
     (gpu,) = gpus(1)
     with pytest.raises(ValueError, match="no clock can add that"):
-        gpu.compute(Operation("work", flops=flops, kernels=kernels))
+        gpu.compute(Operation("work", flops=flops))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kernels": -1}, "`kernels` must be a number of at least 0"),
+        ({"flops": -2.0}, "`flops` must be a number of at least 0"),
+        ({"flops": "2e9"}, "`flops` must be a number of at least 0"),
+        ({"bytes": np.ones(2)}, "`bytes` must be a number of at least 0"),
+        ({"flops": 2.0, "shape": [4, 4, 4]}, r"`shape` must be a tuple, as \(m, n, k\)"),
+    ],
+)
+def test_an_operation_that_cannot_be_is_refused_with_its_field(fields, said):
+    (gpu,) = gpus(1)
+    with pytest.raises((ValueError, TypeError), match=f"GPU 0 computes .*: {said}"):
+        gpu.compute(Operation("work", **fields))
+    assert gpu.now == 0
+
+
+def test_an_operation_may_have_numbers_of_numpys():
+    one, other = gpus(2)
+    one.compute(Operation("work", flops=20, bytes=4))
+    other.compute(Operation("work", flops=np.float32(20), bytes=np.int64(4)))  # type: ignore[arg-type]
+    assert one.now == pytest.approx(other.now) and one.now > 0
+
+
+@pytest.mark.parametrize("what", ["matmul", 5])
+def test_what_is_no_operation_is_told_how_one_is_made(what):
+    with pytest.raises(TypeError, match=f"GPU 0 computes {what!r}, which is no operation: make one, as"):
+        gpus(1)[0].compute(what)
+
+
+def test_a_kind_of_memory_that_there_is_not_is_told_those_that_there_are():
+    (gpu,) = gpus(1)
+    for count in (gpu.allocate, gpu.free):
+        with pytest.raises(ValueError, match="no memory of the kind 'weight'; there are weights, gradients"):
+            count("weight", 4)
 
 
 def test_events_say_who_did_what_from_when_to_when_with_bytes_flops_and_peer():
