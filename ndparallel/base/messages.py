@@ -33,6 +33,7 @@ class Message(NamedTuple):
 
 
 ARRAY = Message._fields.index("array")  # its place in such a tuple
+UFUNC = np.ufunc  # which can write into its first argument
 SENT: set[type] = {np.ndarray}  # kinds of arrays that can be sent; others enter at their first message
 
 
@@ -105,8 +106,9 @@ def unpack(
     array: np.ndarray, release: Callable[[], None] | None, into: np.ndarray | None, combine: Callable | None
 ) -> np.ndarray:
     """Return the array of a message in memory of the receiver's own: in `into` where it is given, combined
-    with what is there where `combine` is. Then `release` gives the transport its memory back. Raises
-    ValueError where the message could not be written, or combined with anything."""
+    with what is there where `combine` is, np.add or another function of two arrays. Then `release` gives the
+    transport its memory back. Raises ValueError where the message could not be written, or combined with
+    anything."""
     if into is None:
         if combine is not None:
             raise ValueError("`combine` has nothing to combine a message with: give an array as `into`.")
@@ -116,8 +118,10 @@ def unpack(
             raise ValueError("a message cannot be written into `into`: that array is read-only.")
     elif combine is None:
         into[...] = array
-    else:
+    elif type(combine) is UFUNC:
         combine(into, array, out=into)
+    else:
+        into[...] = combine(into, array)
     if release is not None:
         release()
     return into

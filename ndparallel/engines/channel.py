@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ndparallel.engines.frame import HEADER, NO_RUN, frame_of, header_of, message_of, note, noted
-from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
+from ndparallel.engines.inbox import check_awaited, in_a_second_thread, no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.system import PIPE_BUF
 from ndparallel.engines.waiting import Unread, Waiting, unread_in, waiting
@@ -108,8 +108,7 @@ class Channel:
         """Tell the table whom this rank waits for, and take in the next that comes from anybody."""
         if get_ident() != self.thread:
             in_a_second_thread(self)
-        if source not in self.outlets:
-            no_such_rank(self.rank, source, len(self.outlets))
+        check_awaited(self.rank, source, what, self.outlets)
         self.awaits = (source, what)
         self.table.set_waiting(self.rank, source, self.received[source])
         if self.outbox:

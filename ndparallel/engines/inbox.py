@@ -6,20 +6,41 @@ Cost   Constant for the message sent first; otherwise in proportion to the unrea
 """
 
 from collections import deque
+from collections.abc import Collection
 from typing import Any, NoReturn
+
+import numpy as np
 
 from ndparallel.base.errors import UserError
 
 
 def take(inbox: deque[tuple], what: Any) -> tuple | None:
     """Take the oldest message of that name out, or return None."""
-    if inbox and inbox[0][0] == what:
-        return inbox.popleft()
-    for index, message in enumerate(inbox):
-        if message[0] == what:
-            del inbox[index]
-            return message
+    try:
+        if inbox and inbox[0][0] == what:
+            return inbox.popleft()
+        for index, message in enumerate(inbox):
+            if message[0] == what:
+                del inbox[index]
+                return message
+    except ValueError:  # arrays are neither equal nor different
+        raise no_name() from None
     return None
+
+
+def check_awaited(rank: int, source: Any, what: Any, ranks: Collection[int]) -> None:
+    """Check what a rank is about to wait for: a message of one of the ranks, by its name."""
+    if not hasattr(source, "__index__") or source not in ranks:
+        no_such_rank(rank, source, len(ranks))
+    if isinstance(what, np.ndarray):
+        raise no_name()
+
+
+def no_name() -> TypeError:
+    return TypeError(
+        "an array is no name of a message: it is gpu.send(target, array, what) and "
+        "gpu.receive(source, what, into), where `what` is the name."
+    )
 
 
 def in_a_second_thread(transport: Any) -> NoReturn:

@@ -25,7 +25,7 @@ from typing import Any
 from ndparallel.base.messages import ARRAY, copied
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
-from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
+from ndparallel.engines.inbox import check_awaited, in_a_second_thread, no_such_rank, take
 from ndparallel.engines.system import note_once
 from ndparallel.engines.task import PendingRun, Program, RankResult, Task, in_limit, pickled, run_rank
 from ndparallel.engines.thread_stacks import MainStack, ThreadStack
@@ -172,14 +172,16 @@ class InlineRank:
 
     def wait(self, source: int, what: Any) -> tuple:
         inbox = self.inboxes[source]
-        if inbox and inbox[0][0] == what:
-            return inbox.popleft()
+        try:  # mostly it is the first
+            if inbox and inbox[0][0] == what:
+                return inbox.popleft()
+        except ValueError:
+            pass  # `take` says of what
         return take(inbox, what) or self._pause(source, what)
 
     def _pause(self, source: int, what: Any) -> tuple:
         """Leave this stack for one that can go on, until the message has arrived."""
-        if source not in self.seats:
-            no_such_rank(self.rank, source, len(self.seats))
+        check_awaited(self.rank, source, what, self.seats)
         self.awaits = (source, what)
         stack = self.ready.popleft() if self.ready else self.main
         try:

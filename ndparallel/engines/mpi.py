@@ -26,7 +26,7 @@ from ndparallel.base.messages import ARRAY
 from ndparallel.engines.coordinator import RunCoordinator, WaitReport
 from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
-from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
+from ndparallel.engines.inbox import check_awaited, in_a_second_thread, no_such_rank, take
 from ndparallel.engines.task import PendingRun, Program, RankResult, Task, perform, pickled, reference_to
 from ndparallel.engines.time_limit import TooLong
 from ndparallel.engines.waiting import Unread, Waiting, unread_in, waiting
@@ -166,8 +166,7 @@ class MPIChannel:
         while (message := take(inbox, what)) is None:
             if get_ident() != self.thread:
                 in_a_second_thread(self)
-            if not 0 <= source < self.size:
-                no_such_rank(self.rank, source, self.size)
+            check_awaited(self.rank, source, what, range(self.size))
             self.world.look()
             looks = 0 if self.take_in() else looks + 1  # what came may change what has to be told
             if looks == LOOKS_BEFORE_TELLING:

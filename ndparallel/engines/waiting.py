@@ -110,7 +110,8 @@ def nobody_read(unread: Iterable[Unread]) -> MismatchError:
     lines = [_unread(rank) for rank in sorted(unread)[:MOST_NAMED]]
     return MismatchError(
         "all ranks have ended, and not all that was sent has been received: every send needs its receive, "
-        "and all ranks of a group have to call the same collectives, with the same root.\n" + "\n".join(lines)
+        "every irecv its wait(), and all ranks of a group have to call the same collectives, with the same "
+        "root.\n" + "\n".join(lines)
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_gather, all_reduce, all_to_all, broadcast
-from gpu import CLASSROOM
+from gpu import CLASSROOM, MismatchError
 from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import RankError, launch
 
@@ -79,7 +79,7 @@ def test_a_killed_rank_is_told_although_a_child_that_it_has_forked_lives_on(tmp_
 
 
 UNGUARDED = """
-from gpu import CLASSROOM
+from gpu import CLASSROOM, MismatchError
 from ndparallel.engines.launch import Ranks
 
 def number(gpu):
@@ -140,6 +140,17 @@ def combine_with_nothing(gpu):
         gpu.receive(0, "x", combine=np.add)
 
 
+def receive_from(gpu, source):
+    gpu.receive(source, "x")
+
+
+def forget_the_name(gpu, sends):
+    """Rank 1 names what it waits for by the array that it should come into."""
+    if gpu.rank == 0 and sends:
+        gpu.send(1, np.ones(2), "x")
+    gpu.receive(0, np.zeros(2))
+
+
 def free_twice(gpu):
     gpu.allocate("buffers", 1000)
     gpu.free("buffers", 1000)
@@ -169,6 +180,11 @@ def broadcast_from(gpu, root):
         (send_to, [1.0], "rank 0 sends to 1.0: a rank is a whole number"),
         (send_to, ["1"], "rank 0 sends to '1': a rank is a whole number"),
         (receive_into_what_is_read_only, [], "cannot be written into `into`: that array is read-only"),
+        (receive_from, [2], "rank 0 has a message for or from rank 2, but the ranks are 0 to 1"),
+        (receive_from, [0.0], "rank 0 has a message for or from rank 0.0, but the ranks are 0 to 1"),
+        (receive_from, [None], "rank 0 has a message for or from rank None, but the ranks are 0 to 1"),
+        (forget_the_name, [True], "an array is no name of a message: it is gpu.send"),
+        (forget_the_name, [False], "an array is no name of a message: it is gpu.send"),
         (combine_with_nothing, [], "`combine` has nothing to combine a message with"),
         (free_twice, [], "GPU 0 frees 1.00 kB of buffers, and holds 0 B: is something freed twice?"),
         (sum_what, [[1.0, 2.0]], "a collective works in a numpy array, and this is of the type list"),
@@ -181,6 +197,39 @@ def broadcast_from(gpu, root):
 def test_what_students_send_and_sum_by_mistake_is_one_sentence(engine, program, arguments, sentence):
     with pytest.raises(RankError, match=sentence):
         launch(program, 2, CLASSROOM, *arguments, engine=engine)
+
+
+def name_by_a_function(gpu):
+    gpu.send(1 - gpu.rank, np.ones(2), lambda: 0)
+
+
+def test_a_name_that_no_other_process_can_know_is_told():
+    with pytest.raises(RankError, match="rank 0 names a message <function .*which no other rank can know"):
+        launch(name_by_a_function, 2, CLASSROOM)
+
+
+def keep_the_smaller(gpu):
+    gpu.send(1 - gpu.rank, np.array([gpu.rank, 5.0]), "x")
+    mine = np.array([3.0, 4.0])
+    gpu.receive(1 - gpu.rank, "x", mine, combine=lambda mine, other: np.minimum(mine, other))
+    return mine.tolist()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_messages_are_combined_by_any_function_of_two_arrays(engine):
+    results = launch(keep_the_smaller, 2, CLASSROOM, engine=engine)
+    assert [result.value for result in results] == [[1, 4], [0, 4]]
+
+
+def forget_to_wait_for_an_irecv(gpu):
+    gpu.send(1 - gpu.rank, np.ones(2), "x")
+    gpu.irecv(1 - gpu.rank, "x")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_forgets_to_wait_for_an_irecv_is_reminded(engine):
+    with pytest.raises(MismatchError, match=r"every irecv its wait\(\)"):
+        launch(forget_to_wait_for_an_irecv, 2, CLASSROOM, engine=engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
