@@ -20,11 +20,12 @@ class DeadlockError(RuntimeError):
 
 
 class RankError(RuntimeError):
-    """A rank failed. `kind` is the name of what it raised, or of the signal that killed it."""
+    """A rank failed. `kind` is the name of what it raised, or of the signal that killed it; `said` is what it
+    raised in one line."""
 
-    def __init__(self, rank: int, kind: str, text: str) -> None:
+    def __init__(self, rank: int, kind: str, text: str, said: str = "") -> None:
         super().__init__(text)
-        self.rank, self.kind = rank, kind
+        self.rank, self.kind, self.said = rank, kind, said
 
 
 class RankKilled(RankError, RunEnded):
@@ -41,13 +42,15 @@ class Failure(NamedTuple):
     kind: str
     kept: str | None
     message: str
+    said: str
     traceback: str
 
     def error(self) -> Exception:
         """The exception that tells the user: a kept kind as itself, with a note, and anything else as a
         RankError."""
         if self.kept is None:
-            return RankError(self.rank, self.kind, f"rank {self.rank} raised {self.kind}\n\n{self.traceback}")
+            text = f"rank {self.rank} raised {self.kind}\n\n{self.traceback}"
+            return RankError(self.rank, self.kind, text, self.said)
         error = KEPT[self.kept](self.message)
         error.add_note(f"raised in rank {self.rank}:\n{self.traceback}")
         return error
@@ -59,7 +62,8 @@ def failure_of(rank: int, error: BaseException) -> Failure:
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         kept = RunEnded.__name__
         message = f"rank {rank} found no memory ({message.rstrip('.')}), and the other ranks were ended."
-    return Failure(rank, type(error).__name__, kept, message, _program_traceback(error))
+    said = " ".join("".join(traceback.format_exception_only(error)).split())
+    return Failure(rank, type(error).__name__, kept, message, said, _program_traceback(error))
 
 
 def killed(rank: int, exit_code: int | None, hint: str = "") -> RankKilled:

@@ -122,7 +122,7 @@ def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankRes
 
 
 def perform(rank: int, reference: "ProgramReference", task: bytes, transport: Any) -> bytes:
-    """Run a program on a pickled Task, as this rank. Returns the RankResult, pickled. Raises TypeError where
+    """Run a program on a pickled Task, as this rank. Returns the RankResult, pickled. Raises UserError where
     the program's value cannot be."""
     program = load(reference)  # first: the arguments may be of kinds that its file defines
     given = pickle.loads(task)
@@ -131,7 +131,7 @@ def perform(rank: int, reference: "ProgramReference", task: bytes, transport: An
     try:
         return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise TypeError(
+        raise UserError(
             f"rank {rank} returned a value that cannot be pickled ({error}): return numbers and arrays, and "
             "of a handle what its wait() returns."
         ) from None
@@ -161,7 +161,7 @@ def reference_to(program: Program) -> ProgramReference:
 def _cannot_travel(name: str) -> str:
     return (
         f"the program {name} cannot be found by file and name, so no other process can run it:"
-        " define it with def at the top level of a file, or choose engine='inline'."
+        " define it with def at the top level of a file, or choose engine='inline' (--engine inline)."
     )
 
 

@@ -81,5 +81,4 @@ def as_user_error(error: RankError | TooLong, words: Sequence[str]) -> UserError
             f"a rank was ended that was still computing ({lines[-1]}), after many times as long as one GPU "
             "takes for this work. Does a loop end?"
         )
-    what = told.rstrip().rpartition("\n")[2]
-    return UserError(f"rank {error.rank} raised {what} ({lines[-1]}).")
+    return UserError(f"rank {error.rank} raised {error.said} ({lines[-1]}).")

@@ -307,7 +307,7 @@ def measure_against(
 
 def wrong_outcome(results: Sequence[RankResult], sizes_only: bool = False) -> str:
     """Say which GPU returned no Outcome, as a program without `return replica.outcome` does, or one without
-    gradients, which only a run of sizes may have."""
+    gradients or weights, which only a run of sizes may have."""
     for result in results:
         if not hasattr(result.value, "gradients"):
             return (
@@ -317,6 +317,11 @@ def wrong_outcome(results: Sequence[RankResult], sizes_only: bool = False) -> st
         if not result.value.gradients and not sizes_only:
             return (
                 f"GPU {result.rank} never stepped its optimizer: call replica.optimizer_step() in every step."
+            )
+        if not result.value.weights and not sizes_only:
+            return (
+                f"GPU {result.rank} left its loop before the last step was over: go through all of "
+                "replica.steps(), without `break` and `return` in between."
             )
     return ""
 

@@ -126,9 +126,7 @@ def test_a_rank_killed_between_two_runs_is_replaced():
 
 
 def test_a_value_that_cannot_travel_is_told():
-    with pytest.raises(
-        RankError, match="rank 0 raised .*\n(.*\n)+.*rank 0 returned a value that cannot be pickled"
-    ):
+    with pytest.raises(UserError, match="rank 0 returned a value that cannot be pickled"):
         launch(rank_programs.unpicklable, 1, CLASSROOM, engine="processes")
 
 

@@ -42,6 +42,29 @@ def no_step(gpu, job):
     return Replica(gpu, job).outcome
 
 
+def leaves_its_loop(gpu, job):
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        replica.optimizer_step()
+        break
+    return replica.outcome
+
+
+def says_it_in_lines(gpu, job):
+    raise ValueError("this\\nand that")
+
+
+def raises_several(gpu, job):
+    raise ExceptionGroup("both", [ValueError("this"), KeyError("that")])
+
+
+def returns_its_replica(gpu, job):
+    return Replica(gpu, job)
+
+
 def no_job(gpu):
     pass
 
@@ -201,6 +224,9 @@ def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):
             "no_outcome: GPU 0 returned None, and not its outcome: end with `return replica.outcome`.",
         ),
         ("1d", "no_step", "GPU 0 never stepped its optimizer: call replica.optimizer_step() in every step."),
+        ("1d", "leaves_its_loop", "GPU 0 left its loop before the last step was over: go through all of"),
+        ("1d", "says_it_in_lines", "rank 0 raised ValueError: this and that (mine.py, line"),
+        ("1d", "raises_several", "rank 0 raised ExceptionGroup: both (2 sub-exceptions) (mine.py, line"),
         ("1d", "no_job", "mine.py:no_job takes (gpu): it must take (gpu, job)."),
         ("3d", "no_microbatches", "takes (rank, ranks): it must take (rank, ranks, microbatches)."),
         ("3d", "stuck", "rank 0 never does F of microbatch 0 on stage 0"),
@@ -222,6 +248,14 @@ def test_what_is_wrong_with_it_is_one_sentence(capsys, file, lesson, name, sente
     words = ["lesson", lesson, "--with", f"{file}:{name}", "--strategy", name, "--engine", "inline"]
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("engine", "said"), [("inline", "not its outcome"), ("processes", "be pickled")])
+def test_what_is_returned_and_is_no_outcome_is_one_sentence_on_every_engine(capsys, file, engine, said):
+    words = ["--with", f"{file}:returns_its_replica", "--strategy", "returns_its_replica"]
+    assert main(["lesson", "1d", *words, "--engine", engine]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
 
 
 @pytest.mark.parametrize("engine", ["inline", "processes"])
