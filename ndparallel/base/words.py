@@ -19,7 +19,7 @@ SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[numkMGTP]?(?:s|B|FLOP|GPUs?)\b)")
 
 def count(number: int, noun: str, ending: str = "s") -> str:
     """Write "1 GPU" or "4 GPUs"; `ending` is the ending of the plural."""
-    return f"{number} {noun}{ending * (number != 1)}"
+    return f"{number} {noun}{ending if number != 1 else ''}"
 
 
 def option_of(field: str) -> str:

@@ -189,8 +189,8 @@ def check_batch(batch: int, microbatches: int, dp: int, gpus_each: int = 1) -> N
     """Raise BatchError unless all data-parallel ranks, of so many GPUs each, and all their microbatches, get
     equally many sequences."""
     if batch % (dp * microbatches):
-        into = [count(dp, "data-parallel part")] * (dp > 1)
-        into += [count(microbatches, "microbatch", "es")] * (microbatches > 1)
+        into = [count(dp, "data-parallel part")] if dp > 1 else []
+        into += [count(microbatches, "microbatch", "es")] if microbatches > 1 else []
         raise BatchError(
             f"a batch of {count(batch, 'sequence')} cannot be cut into {' of '.join(into)}",
             list(ways_to_cut(batch, microbatches, dp, gpus_each)),

@@ -19,6 +19,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "exercises.md"
 SECTION = PAGE.read_text("utf-8").partition("## Your own idea in a lesson")[2].partition("\n## ")[0]
 EXAMPLES = "\n\n".join(re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL))
 OWN = """
+import numpy as np
+
+
 def fails(gpu, job):
     return gpu.nothing
 
@@ -103,6 +106,10 @@ def zero_1_in_quotes(gpus):
 
 def no_parts(gpus):
     return {"dp": gpus, "microbatches": None}
+
+
+def parts_of_numpys(gpus):
+    return {"dp": np.int64(gpus), "microbatches": np.int32(3)}
 
 
 def chunks_in_quotes(gpus):
@@ -237,6 +244,7 @@ def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):
         ("4d", "zero_5", "zero is 5; it must be at most 3, which shares out all."),
         ("4d", "zero_1_in_quotes", "zero is '1'; it must be a whole number."),
         ("4d", "no_parts", "--microbatches is None; it must be a whole number."),
+        ("4d", "parts_of_numpys", "cannot be cut into 8 data-parallel parts of 3 microbatches; the nearest"),
         ("4d", "chunks_in_quotes", "a GPU cannot hold '2' stages of 8 layers; choose 1 to 10 chunks."),
         ("4d", "order_in_a_list", "the order ['dp', 'tp'] is no order of tp, cp, ep, dp, pp"),
         ("4d", "a_schedules_number", "schedule is 1; it must be a name, such as '1f1b'."),
