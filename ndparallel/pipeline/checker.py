@@ -12,6 +12,7 @@ Glossary: see `ndparallel.pipeline.actions`.
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence, Sized
 
+from ndparallel.base.words import listed
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 
 # what is done after each op: a full backward gives the gradient of the input as I does
@@ -73,7 +74,8 @@ def _wrong_entries(schedule: Schedule) -> Iterator[str]:
             elif not 0 <= action.microbatch < schedule.microbatches:
                 yield f"rank {rank} lists {action}: there are microbatches 0 to {schedule.microbatches - 1}."
             elif action.stage not in stages:
-                yield f"rank {rank} lists {action}: its stages are {', '.join(map(str, sorted(stages)))}."
+                has = "stages are" if len(stages) > 1 else "only stage is"
+                yield f"rank {rank} lists {action}: its {has} {listed([*map(str, sorted(stages))])}."
 
 
 def _wrong_counts(schedule: Schedule) -> Iterator[str]:

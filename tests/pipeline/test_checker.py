@@ -85,10 +85,13 @@ def test_a_dropped_or_repeated_action_is_explained(data):
             "rank 0 lists besides B, which is I and W at once, also W of microbatch 0 on stage 0.",
         ),
         (by_hand("F0.0 B0.0 B0.0"), "rank 0 lists 2 times, not once, B of microbatch 0 on stage 0."),
-        (by_hand("F1.0 B0.0", "F0.0 B1.0"), "rank 0 lists F of microbatch 0 on stage 1: its stages are 0."),
+        (
+            by_hand("F1.0 B0.0", "F0.0 B1.0"),
+            "rank 0 lists F of microbatch 0 on stage 1: its only stage is 0.",
+        ),
         (
             by_hand("F0.0 B4.0", kind="v", chunks=2),
-            "rank 0 lists B of microbatch 0 on stage 4: its stages are 0, 1.",
+            "rank 0 lists B of microbatch 0 on stage 4: its stages are 0 and 1.",
         ),
         (by_hand("F0.-1 B0.0"), "rank 0 lists F of microbatch -1 on stage 0: there are microbatches 0 to 0."),
         (by_hand("F0.0 X0.0"), "rank 0 lists X of microbatch 0 on stage 0: an op is one of F, B, I, W."),

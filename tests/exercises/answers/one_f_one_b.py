@@ -62,7 +62,7 @@ def without_end(rank, ranks, microbatches):
 
 
 def wrong_stage(rank, ranks, microbatches):
-    """Rank 1 lists F of microbatch 0 on stage 0: its stages are 1"""
+    """Rank 1 lists F of microbatch 0 on stage 0: its only stage is 1"""
     for microbatch in range(microbatches):
         yield Action("F", 0, microbatch)
         yield Action("B", 0, microbatch)
