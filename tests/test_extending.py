@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives import ALGORITHMS, Algorithm, Group, Member, all_gather
+from collectives import ALGORITHMS, Algorithm, Group, Member, all_gather, register
 from gpu import GPU
+from ndparallel.base.errors import UserError
 from ndparallel.collective import prices
+from ndparallel.collective.lockstep import twin
 from ndparallel.collective.runs import LOCKSTEP, measure
 from ndparallel.commands.command_line import main
 from ndparallel.engines.launch import launch
@@ -23,6 +25,7 @@ from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.main import main as lesson_main
 from ndparallel.lessons.registry import load
 from ndparallel.parallel.mesh import Mesh
+from ndparallel.pipeline import recipe
 from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.recipe import Recipe
@@ -143,6 +146,11 @@ def test_a_record_that_puts_the_peak_before_the_first_backward_is_told_where_it_
     )
 
 
+def test_a_schedule_of_the_package_keeps_its_name():
+    with pytest.raises(UserError, match="there is a schedule '1f1b' already, .*: take another name"):
+        recipe.register("1f1b", source="here")(lambda at: iter(()))
+
+
 def test_a_schedule_of_the_page_is_gone_afterwards():
     with pytest.raises(Exception, match="1f1b-ahead"):
         build("1f1b-ahead", 4, 8)
@@ -165,6 +173,38 @@ def algorithm() -> Iterator[str]:
 def gathered(gpu: GPU, size: int, group: Group, algorithm: str) -> np.ndarray:
     mine = np.array_split(np.arange(size, dtype=float), group.size)[group.index(gpu.rank)]
     return all_gather(gpu, np.zeros(size), mine, group, algorithm=algorithm)
+
+
+def ours(me: Member, whole: np.ndarray, combine: Callable) -> None:
+    pass
+
+
+def late(me: Member, whole: np.ndarray, combine: Callable) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "sentence"),
+    [
+        ("ring", ours, "has an algorithm 'ring' already, ring_all_reduce of collectives: take another name"),
+        ("mine", lambda me, whole: None, r"mine takes \(me, whole\): it must take \(me, whole, combine\)"),
+        ("mine", late, "all_reduce mine is a plain function, without yield and async"),
+    ],
+)
+def test_an_algorithm_that_could_not_be_run_as_the_others_is_refused_where_it_is_entered(name, run, sentence):
+    before = dict(ALGORITHMS["all_reduce"])
+    with pytest.raises(UserError, match=sentence):
+        register("all_reduce", name, lambda p, a, b: a + b)(run)
+    assert before == ALGORITHMS["all_reduce"]
+
+
+def test_an_algorithm_of_ones_own_may_be_entered_again(algorithm):
+    follow("A collective's algorithm")
+
+
+def test_a_twin_of_an_algorithm_that_there_is_not_is_told_the_nearest():
+    with pytest.raises(UserError, match="unknown algorithm of all_gather 'rign'. Did you mean 'ring'"):
+        twin("all_gather", "rign")(ours)
 
 
 @pytest.mark.parametrize(("p", "size"), [(1, 3), (2, 7), (5, 12), (8, 8)])

@@ -11,7 +11,11 @@ Glossary
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import iscoroutinefunction, isgeneratorfunction, signature
 from typing import Any
+
+from ndparallel.base.errors import UserError
+from ndparallel.base.functions import check_free, check_parameters
 
 
 @dataclass
@@ -38,10 +42,17 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = defaultdict(dict)
 
 
 def register(collective: str, name: str, seconds: Callable[..., Any], **more: Any) -> Callable:
-    """Enter the function below this line into ALGORITHMS, with its closed form and what else it says."""
+    """Enter the function below this line into ALGORITHMS, with its closed form and what else it says. Raises
+    UserError for a name that is taken, and for a function that could not be run as the others are."""
 
     def decorator(run: Callable[..., None]) -> Callable[..., None]:
-        ALGORITHMS[collective][name] = Algorithm(run, seconds, **more)
+        known, words = ALGORITHMS[collective], f"{collective} {name}"
+        check_free(f"{collective} has an algorithm {name!r}", known[name].run if name in known else None, run)
+        if isgeneratorfunction(run) or iscoroutinefunction(run):
+            raise UserError(f"{words} is a plain function, without yield and async.")
+        for other in list(known.values())[:1]:
+            check_parameters(words, run, [*signature(other.run).parameters])
+        known[name] = Algorithm(run, seconds, **more)
         return run
 
     return decorator

@@ -13,6 +13,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 
 MOST_BYTES = 1_000_000  # of a file
+OURS = ("collectives", "ndparallel")
 
 
 def is_own(words: str) -> bool:
@@ -44,6 +45,13 @@ def check_parameters(words: str, function: Callable, parameters: Sequence[str]) 
         takes.bind(*parameters)
     except TypeError:
         raise UserError(f"{words} takes {takes}: it must take ({', '.join(parameters)}).") from None
+
+
+def check_free(words: str, taken: Callable | None, function: Callable) -> None:
+    """Raise UserError where a name belongs to a function of the package; `words` say what has it. A reader's
+    own may be replaced, as a notebook does whenever its cell runs again."""
+    if taken and taken.__module__ != function.__module__ and taken.__module__.split(".")[0] in OURS:
+        raise UserError(f"{words} already, {taken.__name__} of {taken.__module__}: take another name.")
 
 
 def own_module(path: Path) -> ModuleType:

@@ -17,16 +17,18 @@ from collections.abc import Callable
 import numpy as np
 
 from collectives import ALGORITHMS
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.collective.algorithms import CHUNKS
 from ndparallel.collective.clocks import Clocks, column
 from ndparallel.collective.signatures import SIGNATURES
 
 
 def twin(collective: str, algorithm: str) -> Callable[[Callable], Callable]:
-    """Enter the function below this line as the lockstep twin of an algorithm that is registered."""
+    """Enter the function below this line as the lockstep twin of an algorithm that is registered. Raises
+    UserError where none is."""
 
     def decorator(run: Callable[..., None]) -> Callable[..., None]:
+        check_known(f"algorithm of {collective}", algorithm, ALGORITHMS[collective])
         ALGORITHMS[collective][algorithm].lockstep = run
         return run
 

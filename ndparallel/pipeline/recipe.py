@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.functions import check_free
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 
 Program = Iterator[Action]
@@ -167,9 +168,13 @@ RECIPES: dict[str, Recipe] = {}
 
 
 def register(name: str, **known: Any) -> Callable[[Callable], Callable]:
-    """Enter the function below this line into RECIPES, with what else is known of its schedule."""
+    """Enter the function below this line into RECIPES, with what else is known of its schedule. Raises
+    UserError for a name that is taken."""
 
     def decorator(program: Callable[[RankSide], Program]) -> Callable[[RankSide], Program]:
+        check_free(
+            f"there is a schedule {name!r}", RECIPES[name].program if name in RECIPES else None, program
+        )
         RECIPES[name] = Recipe(program, **known)
         return program
 
