@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,12 @@ from ndparallel.exercises.answer import ModelAnswer
 from ndparallel.exercises.catalog import all_exercises, find_exercise
 from ndparallel.exercises.exercise import Attempt
 from ndparallel.exercises.grade import graded, par_of
-from ndparallel.exercises.tasks import heavy_head
+from ndparallel.exercises.tasks import heavy_head, ring_attention, ulysses
 from ndparallel.exercises.verdict import BETTER, PAR, WRONG, judge
 from ndparallel.lessons.registry import full_name, load
+from ndparallel.training.buckets import FullyShardedUnit
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
 from ndparallel.training.two_layers import TwoLayers
 
 
@@ -69,6 +73,52 @@ def two_in_one_message(
     return np.log(sums) - target
 
 
+def head_by_head(gpu: GPU, q: np.ndarray, k: np.ndarray, v: np.ndarray, ranks: int) -> np.ndarray:
+    others = [(gpu.rank + distance) % ranks for distance in range(1, ranks)]
+    parts = np.split(np.stack([q, k, v]), ranks, axis=2)
+    for other in others:
+        gpu.send(other, parts[other], "to the heads")
+    for other in reversed(others):
+        parts[other][...] = gpu.receive(other, "to the heads")
+    mine = np.concatenate(parts, axis=1)
+    found, arriving = {}, {}
+    for head in range(mine.shape[2]):
+        results = np.split(ulysses.attend(gpu, *mine[:, :, head : head + 1]), ranks)
+        found[gpu.rank, head] = results[gpu.rank]
+        for other in others:
+            gpu.isend(other, results[other], head)
+        for other in reversed(others):
+            arriving[other, head] = gpu.irecv(other, head)
+    found.update({place: handle.wait() for place, handle in arriving.items()})
+    return np.concatenate([found[place] for place in sorted(found)], axis=1)
+
+
+def keep_the_last_unit_whole(gpu: GPU, job: Job) -> Outcome:
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x, gradient, handles = replica.tokens[microbatch], None, []
+            for unit, following in pairwise([*reversed(replica.buckets), None]):
+                unit.gather()
+                if following:
+                    following.gather(async_op=True)
+                x = unit.forward(x, microbatch)
+                if following:
+                    unit.reshard()
+            for unit, following in pairwise([*replica.buckets, None]):
+                unit.gather()
+                if following:
+                    following.gather(async_op=True)
+                unit.allocate_gradients()
+                gradient = unit.backward(gradient, microbatch)
+                unit.reshard()
+                handles.append(unit.reduce_scatter(async_op=True))
+            for handle in handles:
+                handle.wait()
+        replica.optimizer_step()
+    return replica.outcome
+
+
 BETTER_ANSWERS: dict[str, dict[str, Callable]] = {
     "ring": {"all_reduce": sum_straight},
     "halves": {"reduce_scatter": scatter_straight, "all_gather": gather_straight},
@@ -76,6 +126,8 @@ BETTER_ANSWERS: dict[str, dict[str, Callable]] = {
     "leave_early": {"ddp": of_1d("DDP overlapped", 0)},
     "zero1": {"zero1": of_1d("ZeRO-1 overlapped", 0.1)},
     "columns_then_rows": {"forward_and_backward": sum_beside_weights},
+    "prefetch": {"fsdp_prefetch": keep_the_last_unit_whole},
+    "ulysses": {"attention": head_by_head},
     "vocabulary_loss": {"cross_entropy": two_in_one_message},
 }
 
@@ -130,6 +182,10 @@ def gathered_into_the_list(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> No
         pieces[(gpu.rank - hop - 1) % ranks] = gpu.receive((gpu.rank - 1) % ranks, hop)
 
 
+def in_a_list(rank: int, ranks: int, sequence: int) -> list[int]:
+    return ring_attention.positions(rank, ranks, sequence).tolist()
+
+
 def counted_by_numpy(layers: int, head: float, ranks: int) -> np.ndarray:
     return np.array(heavy_head.split(layers, head, ranks))
 
@@ -139,6 +195,7 @@ def counted_by_numpy(layers: int, head: float, ranks: int) -> np.ndarray:
     [
         ("halves", BETTER, {"reduce_scatter": into_the_list, "all_gather": gathered_into_the_list}),
         ("heavy_head", PAR, {"split": counted_by_numpy}),
+        ("ring_attention", PAR, {"positions": in_a_list, "attention": ring_attention.attention}),
     ],
 )
 def test_a_right_answer_may_put_new_arrays_in_a_list_and_return_an_array_of_numpys(name, mark, functions):

@@ -82,4 +82,6 @@ EXERCISE = Exercise(
     learned="fetching one unit ahead hides nearly all that FSDP sends, for the memory of one more unit.",
     page="docs/book/1d.md",
     over_par=over_par,
+    known_better="PyTorch has a better way, too: the last unit's weights stay whole between the passes, "
+    "because they would be gathered again at once. It is fully_shard's reshard_after_forward=False.",
 )

@@ -13,7 +13,7 @@ much; which tokens a GPU gets is yours to choose.
 
 Given   attend(gpu, q, k, v, q_positions, k_positions)      a partial result of these queries and keys; its
                                                             price grows with the pairs that the mask allows
-        merge(one, other)                                   one partial result of two
+        merge(one, other)                                   one partial result of two; `one` may be None
         gpu.isend(target, array, what), gpu.irecv(source, what)      handles; irecv's wait() returns the array
         np.stack([k, v])                                    keys and values in one message
 
@@ -21,12 +21,15 @@ Right is the attention of the whole sequence, and of shorter ones on 2 and 3 GPU
 count: nobody should wait for a block, nor for a GPU that has more to do.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 
 from gpu import GPU, Operation
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import brief
+from ndparallel.base.words import count
 from ndparallel.engines.launch import RankResult
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import attempt_of, first_fault, missing_work, on_gpus, right_everywhere
@@ -62,7 +65,7 @@ def attention(gpu: GPU, q: np.ndarray, k: np.ndarray, v: np.ndarray, ranks: int,
 
 def attend(gpu: GPU, q, k, v, q_positions, k_positions) -> tuple:
     """Let queries meet keys: returns (weighted values, sum of weights, largest score) of each query."""
-    allowed = q_positions[:, None] >= k_positions[None, :]
+    allowed = np.greater_equal.outer(q_positions, k_positions)
     gpu.compute(Operation("attention", flops=4 * int(allowed.sum()) * q.shape[1]))
     scores = np.where(allowed, q @ k.T / np.sqrt(q.shape[1]), -np.inf)
     largest = np.maximum(scores.max(axis=1), -1e30)
@@ -101,14 +104,14 @@ def in_world(answer, ranks: int, sequence: int) -> Attempt:
         return Attempt(wrong=wrong)
     q, k, v = problem(sequence)
 
-    def program(gpu: GPU) -> np.ndarray:
+    def program(gpu: GPU) -> tuple:
         mine = cut[gpu.rank]
         found = answer.on(gpu.rank).attention(gpu, q[mine], k[mine], v[mine], ranks, sequence)
         if not isinstance(found, tuple) or len(found) != 3:
             raise UserError(
                 f"attention() returned {type(found).__name__}: return a partial result, as merge() does"
             )
-        return found[0] / found[1][:, None]
+        return found[:2]
 
     results = on_gpus(program, ranks, POCKET)
     right = whole(*problem(sequence).astype(np.float64))
@@ -126,8 +129,15 @@ def on_one_gpu(sequence: int) -> list[RankResult]:
 
 def wrong_cut(cut: list[np.ndarray], sequence: int) -> str:
     """Say why a sequence cannot be cut so; nothing where it can."""
-    if sorted(np.concatenate(cut)) != list(range(sequence)):
-        return "positions() does not give every token to exactly one GPU."
+    for rank, part in enumerate(cut):
+        if part.ndim != 1 or part.dtype.kind not in "iu":
+            found = f"positions() returned {brief(part.tolist())} for GPU {rank}"
+            return f"{found}: return an array of whole numbers."
+    given = Counter(np.concatenate(cut).tolist())
+    for token in sorted({*given, *range(sequence)}):
+        if given[token] != (token in range(sequence)):
+            gets = f"positions() gives token {token} to {count(given[token], 'GPU')}"
+            return f"{gets}: give each of the tokens 0 to {sequence - 1} to exactly one."
     lengths = [len(part) for part in cut]
     if len(set(lengths)) > 1:
         return f"positions() gives {lengths} tokens: give all GPUs equally many."
@@ -139,16 +149,24 @@ def is_striped(tokens: np.ndarray, ranks: int) -> bool:
     return len(tokens) > 1 and bool((np.diff(tokens) == ranks).all())
 
 
-def fault(rank: int, found: np.ndarray, right: np.ndarray) -> str:
-    bad = ~(np.abs(found - right).max(axis=1) <= 1e-4)
+def fault(rank: int, found: tuple, right: np.ndarray) -> str:
+    values, weights = found
+    bad = is_wrong(values / weights[:, None], right)
     if not bad.any():
         return ""
+    if not is_wrong(values, right).any():
+        return f"GPU {rank}: its values are divided by the weights already: return them as merge() does."
     query = int(np.flatnonzero(bad)[0])
     return (
         f"GPU {rank}: {bad.sum()} of {len(bad)} queries are wrong, the first is its query {query}. Has "
-        f"every query met "
-        "the block of every GPU once, with the positions of that GPU's tokens?"
+        "every query met the block of every GPU once, with the positions of that GPU's tokens? And has "
+        "merge() joined the results?"
     )
+
+
+def is_wrong(found: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Say of every query whether its values are wrong."""
+    return ~(np.abs(found - right).max(axis=1) <= 1e-4)
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:

@@ -49,7 +49,10 @@ def attempt(answer) -> Attempt:
 def over_par(yours: Attempt, par: Attempt) -> str:
     if yours.figures["bytes_sent"] > par.figures["bytes_sent"]:
         times = yours.figures["bytes_sent"] / par.figures["bytes_sent"]
-        return f"Every gradient travels {times:.3g} times: a bucket is full after the last microbatch only."
+        return (
+            f"Every gradient travels {times:.3g} times: a bucket is full after the last microbatch only, and "
+            "leaves once."
+        )
     return (
         "Nothing computes while you talk: let each bucket leave during the last backward pass, and wait for "
         "all of them after it."

@@ -108,13 +108,14 @@ def over_par(yours: Attempt, par: Attempt) -> str:
     if yours.figures["bytes_sent"] > 1.2 * par.figures["bytes_sent"]:
         return (
             "Numbers travel that nobody needs: a GPU needs other tokens' queries, keys and values of its own "
-            "heads alone, and sends a token's result to that token's GPU alone."
+            "heads alone, and sends a token's result to that token's GPU alone. It sends nothing to itself, "
+            "and all as float32."
         )
     if yours.figures["step_seconds"] > 3 * par.figures["step_seconds"]:
         return "A GPU attends with heads that another one has, too: give each its own."
     return (
-        "A GPU waits: put queries, keys and values for one GPU into one message, and send to all before you "
-        "receive from any."
+        "A GPU waits: put queries, keys and values for one GPU into one message, send to all before you "
+        "receive from any, and begin with the next GPU, so that not all send to the same one at once."
     )
 
 
@@ -137,4 +138,6 @@ EXERCISE = Exercise(
     page="docs/book/cp.md",
     over_par=over_par,
     given=("attend",),
+    known_better="With several heads on a GPU there is a better way: let the results of one head travel "
+    "while the next is computed.",
 )

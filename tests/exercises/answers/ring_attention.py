@@ -68,7 +68,7 @@ class OwnBlockOnly:
 
 
 class TokensTwice:
-    """does not give every token to exactly one GPU"""
+    """positions() gives token 0 to 4 GPUs: give each of the tokens 0 to 255 to exactly one."""
 
     @staticmethod
     def positions(rank, ranks, sequence):
@@ -102,7 +102,7 @@ class OnlyFor4Gpus:
 
 
 class OnlyFor256Tokens:
-    """With 3 GPUs and 96 tokens: positions() does not give every token to exactly one GPU"""
+    """With 3 GPUs and 96 tokens: positions() gives token 96 to 1 GPU: give each of the tokens 0 to 95"""
 
     @staticmethod
     def positions(rank, ranks, sequence):
@@ -111,6 +111,58 @@ class OnlyFor256Tokens:
     @staticmethod
     def attention(gpu, q, k, v, ranks, sequence):
         return ring(gpu, q, k, v, ranks, sequence, OnlyFor256Tokens.positions)
+
+
+class PositionsInFractions:
+    """positions() returned [0.0, 1.0, 2.0,"""
+
+    @staticmethod
+    def positions(rank, ranks, sequence):
+        return in_order(rank, ranks, sequence).astype(float)
+
+    @staticmethod
+    def attention(gpu, q, k, v, ranks, sequence):
+        return ring(gpu, q, k, v, ranks, sequence, PositionsInFractions.positions)
+
+
+class NoPositions:
+    """positions() returned None for GPU 0: return an array of whole numbers."""
+
+    @staticmethod
+    def positions(rank, ranks, sequence):
+        pass
+
+    @staticmethod
+    def attention(gpu, q, k, v, ranks, sequence):
+        return ring(gpu, q, k, v, ranks, sequence, in_order)
+
+
+class AddsUp:
+    """And has merge() joined the results?"""
+
+    positions = staticmethod(positions)
+
+    @staticmethod
+    def attention(gpu, q, k, v, ranks, sequence):
+        mine, block, result = positions(gpu.rank, ranks, sequence), np.stack([k, v]), (0, 0, 0)
+        for hop in range(ranks):
+            gpu.isend((gpu.rank + 1) % ranks, block, hop)
+            theirs = positions((gpu.rank - hop) % ranks, ranks, sequence)
+            part = attend(gpu, q, block[0], block[1], mine, theirs)
+            result = (result[0] + part[0], result[1] + part[1], part[2])
+            block = gpu.irecv((gpu.rank - 1) % ranks, hop).wait()
+        return result
+
+
+class DividesByTheWeights:
+    """GPU 0: its values are divided by the weights already: return them as merge() does."""
+
+    positions = staticmethod(positions)
+
+    @staticmethod
+    def attention(gpu, q, k, v, ranks, sequence):
+        values, weights, largest = ring(gpu, q, k, v, ranks, sequence, positions)
+        return values / weights[:, None], weights, largest
 
 
 class ReturnsTheQuotient:

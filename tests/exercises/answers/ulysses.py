@@ -67,6 +67,16 @@ def three_messages(gpu, q, k, v, ranks):
     return np.concatenate(exchange(gpu, np.split(attend(gpu, *heads), ranks), ranks, "back"), axis=1)
 
 
+def as_float64(gpu, q, k, v, ranks):
+    """It sends nothing to itself, and all as float32."""
+    return by_heads(gpu, q.astype(float), k.astype(float), v.astype(float), ranks)
+
+
+def all_to_the_first_gpu_first(gpu, q, k, v, ranks):
+    """begin with the next GPU, so that not all send to the same one at once"""
+    return by_heads(gpu, q, k, v, ranks)
+
+
 def only_for_4_gpus(gpu, q, k, v, ranks):
     """With 3 GPUs, 96 tokens and 6 heads:"""
     return by_heads(gpu, q, k, v, 4)
