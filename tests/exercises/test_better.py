@@ -93,6 +93,24 @@ def head_by_head(gpu: GPU, q: np.ndarray, k: np.ndarray, v: np.ndarray, ranks: i
     return np.concatenate([found[place] for place in sorted(found)], axis=1)
 
 
+def own_rows_first(
+    gpu: GPU, rows: np.ndarray, expert_of: np.ndarray, expert: Callable, ranks: int
+) -> np.ndarray:
+    others = [(gpu.rank + distance) % ranks for distance in range(1, ranks)]
+    for other in others:
+        gpu.isend(other, rows[expert_of == other], "to the expert")
+    arriving = {other: gpu.irecv(other, "to the expert") for other in reversed(others)}
+    results = np.empty_like(rows)
+    results[expert_of == gpu.rank] = expert(rows[expert_of == gpu.rank])
+    arrived = [handle.wait() for handle in arriving.values()]
+    made = np.split(expert(np.concatenate(arrived)), np.cumsum([len(part) for part in arrived])[:-1])
+    for source, part in zip(arriving, made):
+        gpu.send(source, part, "and back")
+    for other in others:
+        results[expert_of == other] = gpu.receive(other, "and back")
+    return results
+
+
 def keep_the_last_unit_whole(gpu: GPU, job: Job) -> Outcome:
     replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
     for microbatches in replica.steps():
@@ -126,6 +144,7 @@ BETTER_ANSWERS: dict[str, dict[str, Callable]] = {
     "leave_early": {"ddp": of_1d("DDP overlapped", 0)},
     "zero1": {"zero1": of_1d("ZeRO-1 overlapped", 0.1)},
     "columns_then_rows": {"forward_and_backward": sum_beside_weights},
+    "experts": {"through_experts": own_rows_first},
     "prefetch": {"fsdp_prefetch": keep_the_last_unit_whole},
     "ulysses": {"attention": head_by_head},
     "vocabulary_loss": {"cross_entropy": two_in_one_message},

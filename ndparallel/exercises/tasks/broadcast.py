@@ -78,14 +78,18 @@ def over_par(yours: Attempt, par: Attempt) -> str:
     seconds = yours.figures["step_seconds"]
     if seconds > (RANKS - 1) * once * 0.95:
         return (
-            f"This is seven times the {si(once, 's')} of sending the array once: one link is busy at a time."
+            f"This is {seconds / once:.2g} times the {si(once, 's')} of sending the array once: one link is "
+            "busy at a time."
         )
     if seconds > 2.5 * once:
         return (
             "Several links are busy at a time, as in a tree. But a GPU helps nobody while it waits for the "
             "whole array, or for a big piece of it."
         )
-    return "Nearly there. The smaller the pieces, the earlier the last GPU gets its first."
+    return (
+        "Nearly there. No GPU needs to send more than the array once. The smaller the pieces, the earlier "
+        "the last GPU gets its first."
+    )
 
 
 EXERCISE = Exercise(

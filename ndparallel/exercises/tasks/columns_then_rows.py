@@ -98,12 +98,14 @@ def fault_of_x(rank: int, dx: np.ndarray) -> str:
     """Say what is wrong with the gradient of x that a GPU returned."""
     expected = gradient_of_x()
     if not isinstance(dx, np.ndarray) or dx.shape != expected.shape:
-        return f"GPU {rank} returned no gradient of x: return dz A^T, of shape {list(expected.shape)}."
+        what = f"shape {list(dx.shape)}" if isinstance(dx, np.ndarray) else f"a {type(dx).__name__}"
+        shape = list(expected.shape)
+        return f"GPU {rank} returned {what}, and no gradient of x: return dz A^T, of shape {shape}."
     if np.abs(dx - expected).max() <= 1e-5 * np.abs(expected).max():
         return ""
     return (
         f"GPU {rank}: the gradient of x is wrong. Each GPU has a part of dz, so dz A^T is a part of "
-        f"every number."
+        "every number: sum it over the GPUs, and wait for the sum."
     )
 
 

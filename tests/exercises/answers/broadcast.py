@@ -40,6 +40,19 @@ def tree(gpu, array, ranks):
         distance //= 2
 
 
+def scatter_and_gather(gpu, array, ranks):
+    """No GPU needs to send more than the array once"""
+    pieces = np.array_split(array, ranks)
+    for other in range(1, ranks):
+        if gpu.rank == 0:
+            gpu.send(other, pieces[other], "its own")
+        elif gpu.rank == other:
+            gpu.receive(0, "its own", into=pieces[other])
+    for hop in range(ranks - 1):
+        gpu.send((gpu.rank + 1) % ranks, pieces[(gpu.rank - hop) % ranks], hop)
+        gpu.receive((gpu.rank - 1) % ranks, hop, into=pieces[(gpu.rank - hop - 1) % ranks])
+
+
 def chain_of_few_pieces(gpu, array, ranks):
     """The smaller the pieces"""
     for number, part in enumerate(np.array_split(array, 12)):

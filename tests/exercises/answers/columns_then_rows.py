@@ -16,7 +16,7 @@ def forgets_to_sum_y(gpu, mlp, tp):
 
 
 def forgets_to_sum_dx(gpu, mlp, tp):
-    """so dz A^T is a part of every number"""
+    """so dz A^T is a part of every number: sum it over the GPUs, and wait"""
     z = mlp.matmul("z", mlp.x, mlp.a.weight)
     h = mlp.relu(z)
     y = all_reduce(gpu, mlp.matmul("y", h, mlp.b.weight), tp)
@@ -40,7 +40,7 @@ def multiplies_beside_the_clock(gpu, mlp, tp):
 
 
 def returns_nothing(gpu, mlp, tp):
-    """GPU 0 returned no gradient of x"""
+    """and no gradient of x: return dz A^T, of shape"""
     forgets_to_sum_dx(gpu, mlp, tp)
 
 

@@ -32,7 +32,7 @@ def sums_the_weights(gpu, mlp, dz, tp):
 
 
 def returns_the_handle(gpu, mlp, dz, tp):
-    """returned no gradient of x"""
+    """returned a Handle, and no gradient of x"""
     dx = all_reduce(gpu, mlp.matmul("dx", dz, mlp.a.weight.T), tp, async_op=True)
     mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
     return dx
