@@ -14,7 +14,7 @@ Glossary
     phase         the first word of an operation's name: forward, backward, weight, recompute, optimizer
     weight        the half of a backward pass that finds the weights' gradients (W), where a schedule puts it
                   off
-    input         the other half (I), which finds the gradient of a stage's input: in backward's colour
+    input         the other half (I), which finds the gradient of a stage's input
     waiting       communication that the compute stream waits for: exposed, in tables and legends; hatched
     idle          what is needed has not been sent yet: bubble, in tables and legends; the ground itself, with
                   an outline
@@ -50,7 +50,7 @@ ACCENT = ("#0550ae", "#4493f8")  # what is chosen or has the focus, on a page
 ACTIVITIES = {
     FORWARD: Paint("F", "#039dde", "#a9ddff", "thread_state_runnable"),
     BACKWARD: Paint("B", "#542b05", "#94500d", "thread_state_iowait"),
-    INPUT: Paint("I", "#542b05", "#94500d", "thread_state_iowait"),
+    INPUT: Paint("I", "#581799", "#8422e6", "light_memory_dump"),
     WEIGHT: Paint("W", "#01a658", "#78dc98", "good"),
     RECOMPUTE: Paint("R", "#ac70fe", "#ccb0ff", "detailed_memory_dump"),
     OPTIMIZER: Paint("O", "#07484c", "#006f75", "rail_load"),
@@ -67,16 +67,8 @@ TERMS = HALVES | {WAITING: "exposed", IDLE: "bubble"}  # what legends say: the w
 
 
 def legend_words(activities: Collection[str]) -> dict[str, str]:
-    """Return what a legend with letters says of activities."""
+    """Return what a legend says of activities."""
     return {name: TERMS.get(name, name) for name in ACTIVITIES if name in activities}
-
-
-def legend_of_colours(activities: Collection[str]) -> dict[str, str]:
-    """Return what a legend without letters says: activities of one colour are one entry."""
-    words, alike = legend_words(activities), dict[str, list[str]]()
-    for name in words:
-        alike.setdefault(ACTIVITIES[name].light, []).append(name)
-    return {names[0]: " or ".join(words[name] for name in names) for names in alike.values()}
 
 
 MEMORY = {

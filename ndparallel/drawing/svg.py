@@ -25,7 +25,7 @@ from gpu import COMPUTE, si
 from ndparallel.base.quoting import markup
 from ndparallel.base.words import ranges
 from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned
-from ndparallel.drawing.palette import ACTIVITIES, IDLE, TERMS, legend_of_colours
+from ndparallel.drawing.palette import ACTIVITIES, IDLE, TERMS, legend_words
 from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
     BOLD,
@@ -102,7 +102,7 @@ def _draw(timelines: Sequence[Timeline], per_second: float, pointed_seconds: flo
     paints = {name: paint for name, paint in ACTIVITIES.items() if name in seen}
     axis = time_axis(max((timeline.seconds for timeline in timelines), default=0.0), top, per_second)
     names = ", ".join(f"{timeline.name} {si(timeline.seconds, 's')}" for timeline in timelines)
-    words, legend_top = legend_of_colours(seen), top + AXIS_HEIGHT
+    words, legend_top = legend_words(seen), top + AXIS_HEIGHT
     *_, (_, last_row) = legend_places(words.values(), legend_top)
     body = ["<defs>", *shapes.values(), "</defs>", *axis, *parts, *legend(words, legend_top, words)]
     return document(f"Timeline of {names}", last_row + LEGEND_HEIGHT, paints, body)
