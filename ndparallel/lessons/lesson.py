@@ -28,7 +28,8 @@ class Strategy:
     `mesh` makes the mesh of so many GPUs. `changes` are fields of the job, or functions of the job and the
     mesh; `hardware` are fields of the hardware. `reference` is the single GPU's program where another model
     than the lesson's is trained. `named` gives the name where it depends on the number of GPUs.
-    `file` is a reader's own, which may compute for so long alone.
+    `file` is a reader's own, which may compute for so long alone, and may train the model of one of
+    `references`, too.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Strategy:
     reference: Program | None = None
     named: Callable[[int], str] | None = None
     file: Path | None = None
+    references: tuple[Program, ...] = ()
 
     def named_for(self, gpus: int) -> "Strategy":
         """Return the strategy under its name on so many GPUs."""

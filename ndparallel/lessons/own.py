@@ -59,9 +59,16 @@ def kind(lesson: Lesson) -> Own:
 
 
 def as_program(lesson: Lesson, name: str, words: str, function: Callable, gpus: int) -> Strategy:
-    """Run a reader's rank program on the mesh and with the job of the lesson's first contrast."""
+    """Run a reader's rank program on the mesh and with the job of the lesson's first contrast. It may train
+    the model of any of the lesson's strategies."""
+    references = dict.fromkeys(each.reference for each in lesson.strategies if each.reference)
     return replace(
-        lesson.strategy(lesson.contrast[0]), name=name, program=function, named=None, file=file_in(words)
+        lesson.strategy(lesson.contrast[0]),
+        name=name,
+        program=function,
+        named=None,
+        file=file_in(words),
+        references=tuple(references),
     )
 
 

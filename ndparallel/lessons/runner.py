@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from gpu import GPU, Hardware, OutOfMemoryError
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
+from ndparallel.base.words import listed
 from ndparallel.engines.alone import Alone
 from ndparallel.engines.launch import PendingRun, RankResult, Ranks
 from ndparallel.engines.task import Limit, Task, in_limit, run_rank
@@ -174,6 +175,25 @@ class Runner:
             self.references[key] = self._refer(entry)
         return self.references[key]
 
+    def reference_of(self, strategy: Strategy, job: Job, results: Sequence[RankResult]) -> Reference:
+        """Return the single GPU's run that trains what these ranks have trained. Raises UserError where a
+        reader's own trains something else."""
+        usual = self.reference(job, strategy.reference)
+        if strategy.file is None:
+            return usual
+        trained = {
+            parameter.name
+            for result in results
+            for holding in result.value.gradients
+            for parameter in holding.parameters
+        }
+        others = (self.reference(job, program) for program in strategy.references)
+        for reference in chain([usual], others):
+            if trained <= reference.gradients.keys():
+                return reference
+        strange = listed(sorted(trained - usual.gradients.keys()))
+        raise UserError(f"{strategy.name} trains {strange}, and no single GPU of this lesson does.")
+
     def rounding(self, job: Job) -> float:
         """How far the roundings of bfloat16 put the single GPU's first gradients from those in float32; 0 in
         other types."""
@@ -253,6 +273,7 @@ class Runner:
             return failed(strategy.name, entry.gpus, error), []
         if wrong := wrong_outcome(results, job.sizes_only):
             raise UserError(f"{strategy.name}: {wrong}")
+        reference = self.reference_of(strategy, job, results)
         row = measure_against(strategy.name, results, hardware, job, reference)
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))

@@ -266,6 +266,39 @@ def test_what_is_returned_and_is_no_outcome_is_one_sentence_on_every_engine(caps
     assert said in told and told.count("\n") == 1
 
 
+PAIRS = """
+from ndparallel.lessons.registry import module_of
+
+
+def pair(gpu, job):
+    return module_of("2d_tensor_parallel").sum_beside_weights(gpu, job)
+
+
+def attention(gpu, job):
+    return module_of("cp_context_parallel").ring_overlapped(gpu, job)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lesson", "name", "seconds"), [("2d", "pair", 53.3e-3), ("cp", "attention", 162e-3)]
+)
+def test_a_program_of_another_model_of_the_lessons_is_held_to_its_single_gpu(
+    capsys, tmp_path, lesson, name, seconds
+):
+    path = tmp_path / "pairs.py"
+    path.write_text(PAIRS)
+    found = row(capsys, lesson, f"{path}:{name}", "--engine", "inline")
+    assert found["max_gradient_difference"] < 1e-5
+    assert found["step_seconds"] == pytest.approx(seconds, rel=1e-2) and 3 < found["speedup"] < 4
+
+
+def test_a_program_of_a_model_that_the_lesson_has_not_is_told_what_it_trains(capsys, tmp_path):
+    path = tmp_path / "pairs.py"
+    path.write_text(PAIRS)
+    assert main(["lesson", "1d", "--with", f"{path}:pair", "--strategy", "pair", "--engine", "inline"]) == 2
+    assert "pair trains a and b, and no single GPU of this lesson does." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("engine", ["inline", "processes"])
 @pytest.mark.parametrize("name", ["computes_for_ever", "sends_for_ever"])
 def test_a_program_that_never_ends_is_ended_in_words_on_every_engine(capsys, file, monkeypatch, name, engine):
