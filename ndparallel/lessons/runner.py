@@ -194,6 +194,13 @@ class Runner:
         strange = listed(sorted(trained - usual.gradients.keys()))
         raise UserError(f"{strategy.name} trains {strange}, and no single GPU of this lesson does.")
 
+    def baseline_of_sizes(self, row: Measurement, strategy: Strategy, job: Job) -> Measurement:
+        """Return the single GPU that computes most nearly as long: sizes do not say what they train."""
+        programs = strategy.reference, *strategy.references
+        alone = [self.reference(job, program).measurement for program in programs]
+        busy = row.gpus * (row.compute_seconds or 0.0)
+        return min(alone, key=lambda one: abs((one.compute_seconds or 0.0) - busy))
+
     def rounding(self, job: Job) -> float:
         """How far the roundings of bfloat16 put the single GPU's first gradients from those in float32; 0 in
         other types."""
@@ -275,6 +282,8 @@ class Runner:
             raise UserError(f"{strategy.name}: {wrong}")
         reference = self.reference_of(strategy, job, results)
         row = measure_against(strategy.name, results, hardware, job, reference)
+        if job.sizes_only and strategy.references:
+            row = replace(row, baseline=self.baseline_of_sizes(row, strategy, job))
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))
             row = replace(

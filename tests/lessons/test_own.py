@@ -288,8 +288,10 @@ def test_a_program_of_another_model_of_the_lessons_is_held_to_its_single_gpu(
     path = tmp_path / "pairs.py"
     path.write_text(PAIRS)
     found = row(capsys, lesson, f"{path}:{name}", "--engine", "inline")
+    of_sizes = row(capsys, lesson, f"{path}:{name}", "--engine", "inline", "--sizes-only")
     assert found["max_gradient_difference"] < 1e-5
     assert found["step_seconds"] == pytest.approx(seconds, rel=1e-2) and 3 < found["speedup"] < 4
+    assert of_sizes["speedup"] == pytest.approx(found["speedup"], rel=1e-6)
 
 
 def test_a_program_of_a_model_that_the_lesson_has_not_is_told_what_it_trains(capsys, tmp_path):
