@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, check_known
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.report import Run, Sweep
 from ndparallel.training.job import BatchError, DegreeError, Job
@@ -60,6 +60,8 @@ class Strategy:
         changes = {
             name: value(job, mesh) if callable(value) else value for name, value in self.changes.items()
         }
+        for name in changes:
+            check_known(f"field of the job of {self.name!r}", name, Job.__dataclass_fields__)
         return job.replace(mesh=mesh, **changes)
 
     def fits(self, job: Job, gpus: int, axis: str) -> bool:

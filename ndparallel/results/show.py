@@ -65,7 +65,7 @@ def parts(
     if drawn and arguments.timeline != "none":
         yield Timelines(tuple(timeline(name, run.results[name]) for name in drawn))
     if noticed := notice(run):
-        yield bullets("What to notice", noticed, width)
+        yield bullets("What to notice", [noticed] if isinstance(noticed, str) else noticed, width)
     if run.report.contention:
         yield from contended(run, width)
     if run.hardware.disturbances:

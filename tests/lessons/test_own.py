@@ -2,14 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.engines import time_limit
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons import runner
+from ndparallel.lessons.lesson import Strategy
+from ndparallel.lessons.main import main as lesson_main
 from ndparallel.lessons.own import strategy_of
 from ndparallel.lessons.registry import load
 from ndparallel.parallel.mesh import Mesh
@@ -365,3 +369,15 @@ def test_the_schedule_command_draws_it_too(capsys, file):
     assert main(words) == 0
     own, known = json.loads(capsys.readouterr().out)
     assert own["makespan"] > known["makespan"] == 33
+
+
+def test_a_strategys_field_that_no_job_has_is_told_the_nearest():
+    strategy = Strategy("mine", lambda gpu, job: None, lambda gpus: Mesh(dp=gpus), {"microbatchs": 2})
+    with pytest.raises(UserError, match="of the job of 'mine' 'microbatchs'. Did you mean 'microbatches'"):
+        strategy.job(Job(), 2)
+
+
+def test_a_notice_of_one_sentence_need_be_no_list(capsys):
+    lesson = replace(load("0d"), notice=lambda run: "One sentence.")
+    assert lesson_main(lesson, ["--timeline", "none", "--engine", "inline"]) == 0
+    assert capsys.readouterr().out.endswith("What to notice\n- One sentence.\n")
