@@ -64,8 +64,8 @@ BEGINNINGS = {
     ),
     "timeline": Beginning(
         "Timeline",
-        "The step of Cut it over time: a lane for what each GPU computes, thin ones for what it sends, and "
-        "below them what it holds. Point at a piece to read it. To change a setting, go back to Cut it.",
+        "The step that Cut it shows, over time: a lane for what each GPU computes, thin ones for what it "
+        "sends, and below them what it holds. Point at a piece to read it.",
         "docs/book/3d.md",
         (
             Try("a pipeline of four stages", PP4),
