@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.quantities import si
+from ndparallel.base.quoting import brief
 
 
 class MismatchError(RuntimeError):
@@ -25,7 +26,7 @@ def say(what: Any) -> str:
             return f"activations of microbatch {microbatch} for stage {stage}"
         case ("B", int(stage), int(microbatch)):
             return f"gradients of microbatch {microbatch} for stage {stage}"
-    return repr(what) if isinstance(what, str) else f"message {what!r}"
+    return repr(what) if isinstance(what, str) else f"message {brief(what)}"
 
 
 def mismatch(

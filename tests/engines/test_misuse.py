@@ -14,7 +14,7 @@ import pytest
 from collectives import Group, all_gather, all_reduce, all_to_all, broadcast
 from gpu import CLASSROOM, MismatchError
 from ndparallel.base.errors import UserError
-from ndparallel.engines.launch import RankError, launch
+from ndparallel.engines.launch import DeadlockError, RankError, launch
 
 ENGINES = ("inline", "processes")
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +149,18 @@ def forget_the_name(gpu, sends):
     if gpu.rank == 0 and sends:
         gpu.send(1, np.ones(2), "x")
     gpu.receive(0, np.zeros(2))
+
+
+def name_by_a_handle(gpu):
+    """Rank 1 takes the sender's handle for the message's name."""
+    gpu.receive(1 - gpu.rank, gpu.isend(1 - gpu.rank, np.ones(2), "x"))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_long_name_is_told_in_short(engine):
+    with pytest.raises(DeadlockError, match="waits for message <?Handle") as error:
+        launch(name_by_a_handle, 2, CLASSROOM, engine=engine)
+    assert len(str(error.value)) < 500
 
 
 def free_twice(gpu):
