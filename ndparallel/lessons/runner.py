@@ -95,6 +95,11 @@ class Reference(NamedTuple):
     results: list[RankResult]
     cpu_seconds: float  # that its run took here
 
+    @property
+    def trained(self) -> set[str]:
+        """Names of its parameters."""
+        return self.results[0].value.trained
+
     def stands_for(self, entry: Entry, hardware: Hardware) -> bool:
         """Return whether it is this very run, and would have fitted into this hardware's memory."""
         peak = self.measurement.peak_memory_bytes
@@ -181,25 +186,13 @@ class Runner:
         usual = self.reference(job, strategy.reference)
         if strategy.file is None:
             return usual
-        trained = {
-            parameter.name
-            for result in results
-            for holding in result.value.gradients
-            for parameter in holding.parameters
-        }
+        trained = set().union(*(result.value.trained for result in results))
         others = (self.reference(job, program) for program in strategy.references)
         for reference in chain([usual], others):
-            if trained <= reference.gradients.keys():
+            if trained <= reference.trained:
                 return reference
-        strange = listed(sorted(trained - usual.gradients.keys()))
+        strange = listed(sorted(trained - usual.trained))
         raise UserError(f"{strategy.name} trains {strange}, and no single GPU of this lesson does.")
-
-    def baseline_of_sizes(self, row: Measurement, strategy: Strategy, job: Job) -> Measurement:
-        """Return the single GPU that computes most nearly as long: sizes do not say what they train."""
-        programs = strategy.reference, *strategy.references
-        alone = [self.reference(job, program).measurement for program in programs]
-        busy = row.gpus * (row.compute_seconds or 0.0)
-        return min(alone, key=lambda one: abs((one.compute_seconds or 0.0) - busy))
 
     def rounding(self, job: Job) -> float:
         """How far the roundings of bfloat16 put the single GPU's first gradients from those in float32; 0 in
@@ -282,8 +275,6 @@ class Runner:
             raise UserError(f"{strategy.name}: {wrong}")
         reference = self.reference_of(strategy, job, results)
         row = measure_against(strategy.name, results, hardware, job, reference)
-        if job.sizes_only and strategy.references:
-            row = replace(row, baseline=self.baseline_of_sizes(row, strategy, job))
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))
             row = replace(

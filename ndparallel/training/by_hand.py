@@ -49,6 +49,7 @@ class ByHand:
         """Hold these places of a parameter, one after another; `copies` ranks hold the same ones."""
         parameters = [Parameter(name, whole, place, deviation or whole[0] ** -0.5) for place in places]
         self.held.append(Slice(self.gpu, self.job, parameters, copies))
+        self.outcome.trained.add(name)
         return self.held[-1]
 
     def matmul(self, name: str, left: np.ndarray, right: np.ndarray) -> np.ndarray:

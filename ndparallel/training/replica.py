@@ -50,11 +50,12 @@ class Holding:
 
 @dataclass
 class Outcome:
-    """What a rank program returns: its mean loss of each step, its gradients of the first step as the
-    optimizer took them, its weights after the last, and of each step what its experts did, by layer and
-    microbatch; the global norm of each step's gradients where they are clipped; `origin` is where it saw the
-    first NaN or infinity, if it was to watch."""
+    """What a rank program returns: names of the parameters of which it trained any, its mean loss of each
+    step, its gradients of the first step as the optimizer took them, its weights after the last, and of each
+    step what its experts did, by layer and microbatch; the global norm of each step's gradients where they
+    are clipped; `origin` is where it saw the first NaN or infinity, if it was to watch."""
 
+    trained: set[str] = field(default_factory=set)
     losses: list[float] = field(default_factory=list)
     routed: list[dict[tuple[str, int], Routed]] = field(default_factory=list)
     gradients: list[Holding] = field(default_factory=list)
@@ -70,7 +71,7 @@ class Replica:
     def __init__(
         self, gpu: GPU, job: Job, bucket: type[Bucket] = Bucket, bucket_mb: float = math.inf
     ) -> None:
-        self.gpu, self.job, self.outcome = gpu, job, Outcome()
+        self.gpu, self.job = gpu, job
         self.context = self.make_context()
         self.stages = self.make_stages()
         self.units = [unit for stage in sorted(self.stages.units) for unit in self.stages.units[stage]]
@@ -80,6 +81,7 @@ class Replica:
         ]
         self.on_their_way: dict[Bucket | BucketParts, Any] = {}
         self.parts = [part for bucket in self.buckets for part in bucket.parts]
+        self.outcome = Outcome({each.name for part in self.parts for each in part.parameters})
         owned = [part.owned_weights for part in self.parts]
         self.optimizer = make_optimizer(job.optimizer, gpu, owned, job.dtype, job.learning_rate)
 
