@@ -47,6 +47,7 @@ from ndparallel.hardware.figures import (
     MEMORY_FRACTION,
     USUAL,
     checked_host,
+    checked_linked,
     figure_of,
     needed_keys,
     sustained_fraction,
@@ -277,11 +278,12 @@ def node_fields(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an Accelerator that say which GPUs are linked, and how well."""
     inside = Link(value["latency_inside"], value["bandwidth_inside"] * value["inside_fraction"])
     across = Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION)
+    node = value["gpus_per_node"]
     return {
-        "gpus_per_node": value["gpus_per_node"],
-        "gpus_per_host": checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
+        "gpus_per_node": node,
+        "gpus_per_host": checked_host(name, value["gpus_per_host"] or 0, node),
         "gpus_per_leaf": value["gpus_per_leaf"] or 0,
-        "gpus_linked_directly": value["gpus_linked_directly"] or 0,
+        "gpus_linked_directly": checked_linked(name, value["gpus_linked_directly"] or 0, node),
         "leaf_share": value["leaf_share"],
         "inside_fraction": value["inside_fraction"],
         "inside": inside,

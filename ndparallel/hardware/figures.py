@@ -147,6 +147,17 @@ def checked_host(name: str, host: int, node: int) -> int:
     return min(host, node)
 
 
+def checked_linked(name: str, linked: int, node: int) -> int:
+    """Return how many GPUs are linked without a switch; of a node with fewer, links lead out of it. Raises
+    UserError where such GPUs do not fill a node."""
+    if linked and node % min(linked, node):
+        raise UserError(
+            f"hardware {name!r}: groups of {linked} linked GPUs do not fill a node of {node}: change "
+            "gpus_linked_directly or gpus_per_node."
+        )
+    return linked
+
+
 def sustained_fraction(value: Mapping[str, Any]) -> float:
     """Return the share of the peak that matmuls sustain: the kernels' best, or less where the power limit
     allows less. No limit allows more than the board's own."""

@@ -17,7 +17,7 @@ from ndparallel.base.errors import UserError, find_choice, unknown
 from ndparallel.base.quantities import MOST, is_absurd, number, parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import Accelerator, find_hardware, inside_fraction
-from ndparallel.hardware.figures import ACROSS_FRACTION, MEMORY_FRACTION
+from ndparallel.hardware.figures import ACROSS_FRACTION, MEMORY_FRACTION, checked_linked
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.fitted_software import on_hardware, software_on
@@ -249,12 +249,14 @@ def with_gpus_per_node(at: Variant, value: int) -> Variant:
     """Nodes of more or fewer GPUs. Raises UserError for more where all of a node are linked to one another
     without a switch: a GPU has so many links."""
     hardware = at.job.hardware
-    if getattr(hardware, "gpus_linked_directly", 0) == hardware.gpus_per_node < value:
+    linked = getattr(hardware, "gpus_linked_directly", 0)
+    if linked == hardware.gpus_per_node < value:
         raise UserError(
             f"--what-if gpus_per_node makes {value} of {hardware.gpus_per_node}, but {hardware.name} has no "
             "switch, and its GPUs no links to more of them; say in a file of your own (--hardware FILE) what "
             "gpus_linked_directly and bandwidth_inside would be."
         )
+    checked_linked(hardware.name, linked, value)
     return on(at, {"gpus_per_node": value})
 
 

@@ -92,6 +92,19 @@ def test_hosts_that_do_not_fill_a_node_are_refused_and_a_smaller_node_is_one_hos
     assert host_size(find_hardware(str(path))) == 2
 
 
+def test_linked_gpus_that_do_not_fill_a_node_are_refused_and_a_smaller_node_has_a_part_of_their_links(
+    tmp_path,
+):
+    path = tmp_path / "cards.toml"
+    path.write_text('based_on = "mi300x"\ngpus_linked_directly = 3\n')
+    with pytest.raises(UserError, match="groups of 3 linked GPUs do not fill a node of 8"):
+        find_hardware(str(path))
+    for node, linked in ((4, 8), (8, 4), (16, 8)):
+        path.write_text(f'based_on = "mi300x"\ngpus_linked_directly = {linked}\ngpus_per_node = {node}\n')
+        found: Any = find_hardware(str(path))
+        assert found.gpus_linked_directly == linked
+
+
 def test_classroom_is_found_beside_the_data_sheets():
     assert find_hardware("classroom") is CLASSROOM
     assert set(hardware_names()) == {"classroom", "pocket", *data_sheets()}

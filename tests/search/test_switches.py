@@ -185,6 +185,8 @@ def test_larger_nodes_of_gpus_that_are_linked_one_to_one_are_refused():
     assert time_step(half, plan).breakdown["tp"] == time_step(job, plan).breakdown["tp"]
     pairs = replace(job, hardware=replace(cards, gpus_linked_directly=2))
     assert what_if(Variant(pairs, 256), "gpus_per_node*2").job.hardware.gpus_per_node == 16
+    with pytest.raises(UserError, match="groups of 2 linked GPUs do not fill a node of 7"):
+        what_if(Variant(pairs, 256), "gpus_per_node=7")
 
 
 def test_on_other_hardware_software_has_the_kernels_that_run_there_but_for_those_that_were_asked_for():
