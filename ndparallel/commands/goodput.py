@@ -90,6 +90,7 @@ def add_planned_training(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    is_assumed = arguments.days is None and arguments.tokens is None
     arguments = completed(arguments)
     cluster = cluster_from(arguments)
     step_seconds = time_from(arguments, "step", "it is the time of one training step")
@@ -105,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document(cluster, rows, tolerable, lasts, arguments.seed))
     else:
-        show(cluster, rows, [*sentences(best, tolerable, lasts)])
+        show(cluster, rows, [*sentences(best, tolerable, lasts)], assumption() if is_assumed else "")
     return 0
 
 
@@ -217,7 +218,12 @@ def document(
     }
 
 
-def show(cluster: FailureModel, rows: list[dict[str, Any]], said: list[str]) -> None:
+def assumption() -> str:
+    days = DEFAULTS["days"]
+    return f" {days:g} days of training are assumed: --days, or --tokens of a plan, says how many."
+
+
+def show(cluster: FailureModel, rows: list[dict[str, Any]], said: list[str], assumed: str = "") -> None:
     (console, width), title = plain_console(), "Goodput"
     several, rate = cluster.gpus > 1, three_digits(cluster.failures_per_gpu_hour)
     head = (
@@ -225,7 +231,7 @@ def show(cluster: FailureModel, rows: list[dict[str, Any]], said: list[str]) -> 
         f"{rate} times an hour: {'one does' if several else 'it does so'} "
         f"every {in_words(cluster.mtbf_seconds)}. A checkpoint stops all for "
         f"{in_words(cluster.checkpoint_seconds)}, a failure for "
-        f"{in_words(cluster.restart_seconds)}."
+        f"{in_words(cluster.restart_seconds)}.{assumed}"
     )
     console.print(prose(head, width, bold=title), end="\n\n")
     console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))

@@ -185,6 +185,15 @@ def test_few_failures_are_not_rounded_to_none_and_one_gpu_is_one(capsys):
 # ------------------------------------------------------------------------------------------------ the command
 
 
+@pytest.mark.parametrize("plan", ["", "--model llama-3-8b --global-batch 64 --zero 3"])
+def test_days_that_nobody_gave_are_said_to_be_assumed(plan, capsys):
+    asked = ["goodput", "--gpus", "64", *plan.split()]
+    assert main(asked) == 0
+    assert "54 days of training are assumed: --days, or" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, *(["--tokens", "1e11"] if plan else ["--days", "54"])]) == 0
+    assert "assumed" not in capsys.readouterr().out
+
+
 def test_no_rate_is_written_with_an_exponent_above_0_and_no_short_training_takes_0_days(capsys):
     assert main(["goodput", "--gpus", "16000", "--failure-rate", "1000"]) == 0
     assert "each failing 1,000 times an hour" in capsys.readouterr().out
