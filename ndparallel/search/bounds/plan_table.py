@@ -38,6 +38,14 @@ def take(columns: PlanTable, rows: np.ndarray) -> PlanTable:
     return {name: np.take(column, rows, axis=-1) for name, column in columns.items()}
 
 
+def added_up(counts: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Add up so many of each part: (ranks, parts) and (..., parts, plans) make (..., ranks, plans). What
+    numpy's matmul calls rounds each product on some processors, and only their sum on others, so that of
+    plans with equal bounds another one would be the first."""
+    ranks = "r" * (counts.ndim - 1)
+    return np.einsum(f"{ranks}p,...pn->...{ranks}n", counts, columns)
+
+
 def units_in(shape: ModelShape) -> tuple[str, ...]:
     """The kinds of units of a model."""
     return (*ENDS, *shape.layer_kinds)
