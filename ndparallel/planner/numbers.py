@@ -37,6 +37,12 @@ def doublings(number: Any) -> Any:
     return np.ceil(np.log2(number)) if isinstance(number, np.ndarray) else math.ceil(math.log2(number))
 
 
+def power(base: Any, exponent: int) -> Any:
+    """The product of so many. numpy's own power rounds in another way from processor to processor."""
+    squares = power(base * base, exponent // 2) if exponent > 1 else 1.0
+    return squares * base if exponent % 2 else squares
+
+
 def either(condition: Any, yes: Any, no: Any) -> Any:
     """`yes` where the condition holds."""
     return np.where(condition, yes, no) if isinstance(condition, np.ndarray) else yes if condition else no

@@ -35,6 +35,14 @@ def test_deepseek_v3_sends_each_token_to_four_nodes_at_most():
     assert distinct(np.array([8, 1]), V3) == pytest.approx([4, 1])
 
 
+@pytest.mark.parametrize("top_k", [1, 2, 5, 8, 10])
+def test_arrays_of_places_meet_as_many_as_one_by_one_to_the_last_digit(top_k):
+    """A power is one of products, which all processors round alike."""
+    experts, places = replace(V3, top_k=top_k, groups=1, top_groups=1), np.arange(1, 200)
+    assert distinct(places, experts).tolist() == [distinct(int(each), experts) for each in places]
+    assert distinct(7, experts) == pytest.approx(7 * (1 - (6 / 7) ** top_k), rel=1e-15)
+
+
 @pytest.mark.parametrize("places", [1, 2, 3, 4, 6, 12])
 def test_a_token_meets_as_many_places_as_a_count_of_all_that_its_router_can_choose(places):
     """Two of each of two groups of four, each group of three experts."""

@@ -21,13 +21,13 @@ import numpy as np
 from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.layers.collective_time import START_SECONDS
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.numbers import either, larger
+from ndparallel.planner.numbers import either, larger, power
 
 
 def distinct(places, experts: Experts):
     """How many of so many ranks, or nodes, a token's experts are on: a mean."""
     if experts.top_groups == experts.groups:
-        return places * (1 - (1 - 1 / places) ** experts.top_k)
+        return places * (1 - power(1 - 1 / places, experts.top_k))
     if isinstance(places, np.ndarray):
         some, which = np.unique(places, return_inverse=True)
         return np.array([distinct_of_groups(int(each), experts) for each in some])[which].reshape(
