@@ -27,7 +27,7 @@ from ndparallel.planner.step.framework import framework_workload
 from ndparallel.search.bounds.depth import depth_of
 from ndparallel.search.bounds.lower_bound import lower_bound, spread
 from ndparallel.search.bounds.pipeline_bound import through
-from ndparallel.search.bounds.plan_table import added_up
+from ndparallel.search.bounds.plan_table import weighted_sum
 from ndparallel.search.bounds.time_columns import time_tables
 from ndparallel.search.candidates import candidates
 from ndparallel.search.space import SearchSpace
@@ -117,11 +117,11 @@ def legal(schedule: str, zero: int, kinds: str, count: int) -> Iterator[tuple[Tr
             yield job, plan
 
 
-def test_parts_are_added_up_product_by_product_as_every_processor_rounds_them():
+def test_parts_are_weighted_sum_product_by_product_as_every_processor_rounds_them():
     counts, seconds = np.array([[1, 3, 7, 1], [0, 1, 5, 2]]), np.random.default_rng(0).random((3, 4, 50))
     by_hand = [sum(count * part for count, part in zip(rank, np.moveaxis(seconds, 1, 0))) for rank in counts]
-    assert (added_up(counts, seconds) == np.stack(by_hand, axis=1)).all()
-    assert (added_up(counts[0], seconds) == by_hand[0]).all()
+    assert (weighted_sum(counts, seconds) == np.stack(by_hand, axis=1)).all()
+    assert (weighted_sum(counts[0], seconds) == by_hand[0]).all()
 
 
 @pytest.mark.parametrize("kinds", KINDS)

@@ -17,12 +17,12 @@ from ndparallel.planner.layers.kept import on_gpu, passed_messages
 from ndparallel.planner.memory.total import chunks_in_flight
 from ndparallel.search.bounds.depth import StagePartition
 from ndparallel.search.bounds.memory_columns import TRAINED
-from ndparallel.search.bounds.plan_table import HEAD, LAYERS, PlanTable, added_up
+from ndparallel.search.bounds.plan_table import HEAD, LAYERS, PlanTable, weighted_sum
 
 
 def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe]) -> list[np.ndarray]:
     """Bytes on the fullest GPU, for each of these schedules; of one that is searched for, at the most."""
-    per_element, elements = table["per_element"], added_up(depth.parts, table["elements"])
+    per_element, elements = table["per_element"], weighted_sum(depth.parts, table["elements"])
     states = reduce(np.add, (each * held for each, held in zip(per_element, elements)))
     heads, layers = depth.units[:, HEAD, None], depth.units[:, LAYERS]
     once = np.maximum(most(layers, table["once"]), heads * table["prediction_once"])
@@ -43,7 +43,7 @@ def activation_bytes(table: PlanTable, depth: StagePartition, recipe: Recipe) ->
     layers, microbatches, rank = depth.units[:, LAYERS], table["microbatches"], depth.ranks[:, None]
     place = (microbatches, rank, depth.pp, depth.chunks)
     chunks = chunks_in_flight(recipe, *place, table["in_pairs"]) if depth.pp > 1 else 1.0
-    kept = chunks * (added_up(layers, table["kept"]) / depth.chunks)
+    kept = chunks * (weighted_sum(layers, table["kept"]) / depth.chunks)
     if table["away"].any():
         kept = on_gpu(kept, most(layers, table["kept"]), table["away"])
     if table["passed"].any():

@@ -33,7 +33,7 @@ from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.fullest import peak_bytes
 from ndparallel.search.bounds.memory_columns import memory_table
 from ndparallel.search.bounds.pipeline_bound import PipelineBound, through
-from ndparallel.search.bounds.plan_table import DEGREES, PlanTable, added_up, take, whole
+from ndparallel.search.bounds.plan_table import DEGREES, PlanTable, take, weighted_sum, whole
 from ndparallel.search.bounds.tails import reduced_every_microbatch, step_tails
 from ndparallel.search.bounds.time_columns import (
     none_of_parts,
@@ -80,7 +80,7 @@ def work_of_mean_rank(pricing: Pricing, pairs: bool) -> np.ndarray:
     hidden = to_hide(pricing) if pairs else none_of_parts(job.shape)
     passes, hides = (whole(each, len(plans.tp)) for each in (passes_of(pricing), hidden))
     (counts,) = depth_of(job.shape, 1, 1, RECIPES[Plan.schedule].layout).parts
-    return plans.microbatches(job) * added_up(counts, passes - hides).sum(axis=0) / plans.pp
+    return plans.microbatches(job) * weighted_sum(counts, passes - hides).sum(axis=0) / plans.pp
 
 
 def check_priced(job: TrainingJob, plans: Plan) -> None:

@@ -19,7 +19,7 @@ from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.stack import Stack
 from ndparallel.search.bounds.depth import StagePartition
-from ndparallel.search.bounds.plan_table import PlanTable, added_up, take
+from ndparallel.search.bounds.plan_table import PlanTable, take, weighted_sum
 from ndparallel.search.bounds.tails import exposed, units_passes
 
 F, I, W = range(3)  # places of passes
@@ -112,15 +112,15 @@ class PipelineBound:
         microbatch, which slows it. Its line reduces every microbatch, of which the tail counts what shows of
         the last; and a stage's backward pass waits until its last microbatch is reduced."""
         (reduce, _), last_units = self.table["travel"], self.depth.last_units
-        lines = added_up(self.depth.units, reduce)
+        lines = weighted_sum(self.depth.units, reduce)
         if not self.stack.dp_overlap:
-            last = added_up(last_units, reduce.sum(axis=0))
+            last = weighted_sum(last_units, reduce.sum(axis=0))
             busy = self.microbatches * (self.work + lines.sum(axis=0)) - last
             return Spans(busy, busy, np.zeros_like(busy))
         line, (_, backward) = lines.max(axis=0), units_passes(self.table)
         beside = np.maximum(self.microbatches - self.depth.pp, 0)  # microbatches
         busy = self.microbatches * self.work + beside * lost_to(line, self.work, self.table["slowdown"])
-        waits = (self.microbatches - 1) * added_up(last_units, reduce).max(axis=0)
+        waits = (self.microbatches - 1) * weighted_sum(last_units, reduce).max(axis=0)
         shown = exposed(last_units, reduce, backward)
         return Spans(busy, np.maximum(busy, waits), self.microbatches * line - shown)
 
@@ -182,7 +182,7 @@ class PipelineBound:
 def through(counts: np.ndarray, table: PlanTable) -> np.ndarray:
     """F, I and W of one microbatch through as many parts as are counted, with what units wait there."""
     parts = table["passes"].shape[1]
-    seconds = added_up(counts[..., :parts], table["passes"])
+    seconds = weighted_sum(counts[..., :parts], table["passes"])
     if table["waits"].any():
-        seconds[:W] += added_up(counts[..., parts:], table["waits"])
+        seconds[:W] += weighted_sum(counts[..., parts:], table["waits"])
     return seconds

@@ -38,7 +38,7 @@ def take(columns: PlanTable, rows: np.ndarray) -> PlanTable:
     return {name: np.take(column, rows, axis=-1) for name, column in columns.items()}
 
 
-def added_up(counts: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def weighted_sum(counts: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Add up so many of each part: (ranks, parts) and (..., parts, plans) make (..., ranks, plans). What
     numpy's matmul calls rounds each product on some processors, and only their sum on others, so that of
     plans with equal bounds another one would be the first."""

@@ -16,7 +16,7 @@ import numpy as np
 from ndparallel.planner.stack import Stack
 from ndparallel.search.bounds.depth import StagePartition
 from ndparallel.search.bounds.memory_columns import TRAINED
-from ndparallel.search.bounds.plan_table import EMBEDDING, HEAD, LAYERS, OF_UNITS, PlanTable, added_up
+from ndparallel.search.bounds.plan_table import EMBEDDING, HEAD, LAYERS, OF_UNITS, PlanTable, weighted_sum
 
 TINY = 1e-12  # seconds
 
@@ -25,19 +25,19 @@ def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndar
     """Seconds behind each rank's last action: gradients, weights and optimizer that nothing hides. What
     FSDP's first microbatch waits for weights that stay delays all that follows, and counts here."""
     (reduce, gather), (forward, backward) = table["travel"], units_passes(table)
-    one_by_one = added_up(depth.units, gather.max(axis=0))
+    one_by_one = weighted_sum(depth.units, gather.max(axis=0))
     gathered = exposed(depth.units, gather, forward) if stack.gathers_first else one_by_one
     zero_2, last = table["zero"] == 2, depth.last_units
-    gradients = np.where(zero_2, *(added_up(units, reduce.sum(axis=0)) for units in (last, depth.units)))
+    gradients = np.where(zero_2, *(weighted_sum(units, reduce.sum(axis=0)) for units in (last, depth.units)))
     if stack.dp_overlap:
         shown = (table["zero"] == 3) | (stack.dp_overlap_by_zero & (table["zero"] == 0))
         gradients = np.where(shown, gradients, exposed(last, reduce, backward))
     if depth.pp == 1 and zero_2.any():  # every microbatch reduces, nothing hides what is gathered
         gradients, gathered = np.where(zero_2, 0.0, gradients), np.where(zero_2, one_by_one, gathered)
     none, shared, experts = table["optimizer"]
-    elements = added_up(depth.parts, table["elements"][TRAINED])
+    elements = weighted_sum(depth.parts, table["elements"][TRAINED])
     optimizer = none + shared * elements[0] + experts * elements[1]
-    first = added_up(depth.model[depth.parts.shape[1] :], table["first_waits"])
+    first = weighted_sum(depth.model[depth.parts.shape[1] :], table["first_waits"])
     return gradients + gathered + optimizer + depth.has_one_end[:, None] * table["tied"] + first
 
 
@@ -84,7 +84,7 @@ def exposed_line(units: np.ndarray, line: np.ndarray, compute: UnitPasses) -> np
     share = alone / np.maximum(seconds + compute.slowdown * alone, TINY)  # of the pass that can be slower
     one, own, most = (least(layers, each) for each in (line[LAYERS], seconds, alone))
     slowed = others * compute.slowdown * np.minimum(one * least(layers, share), most)
-    left = added_up(layers, line[LAYERS]) - added_up(layers, seconds) - slowed
+    left = weighted_sum(layers, line[LAYERS]) - weighted_sum(layers, seconds) - slowed
     shown = np.maximum(one, left + np.maximum(own, head))
     return table * line[EMBEDDING] + slowed + np.maximum(shown - table * compute.seconds[EMBEDDING], 0.0)
 
