@@ -248,6 +248,16 @@ ROOMS = {
     "search": Room(
         [f"ndparallel/search/{name}.py" for name in SEARCH], ["tests/search", "tests/commands/test_search.py"]
     ),
+    "choice": Room(
+        [f"ndparallel/search/{name}.py" for name in ("candidates", "kinds", "timing_queue")],
+        [
+            *(f"tests/search/test_{name}.py" for name in ("kinds", "search", "timing_queue")),
+            "tests/commands/test_search.py",
+        ],
+    ),
+    "forks": Room(
+        ["ndparallel/engines/forking.py"], ["tests/engines/test_forking.py"], in_other_processes=True
+    ),
     "flags": Room(
         [f"ndparallel/launch_flags/{name}.py" for name in FLAGS],
         ["tests/launch_flags", "tests/search/test_launchable.py"],

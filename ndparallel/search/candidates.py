@@ -74,7 +74,7 @@ class Candidates:
         """Return the `count` places of least seconds, the least first; of equals the one that needs least
         memory, so that no processor's way of sorting decides."""
         if len(places) > count:
-            places = places[seconds[places] <= np.partition(seconds[places], count - 1)[count - 1]]
+            places = places[seconds[places] <= np.partition(seconds[places], count)[:count].max()]
         return places[np.lexsort((self.memory_bytes[places], seconds[places]))][:count]
 
     @property

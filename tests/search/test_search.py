@@ -27,7 +27,16 @@ from ndparallel.search import timing_queue
 from ndparallel.search.advice import advise
 from ndparallel.search.bounds.lower_bound import least_work, lower_bound, spread
 from ndparallel.search.bounds.plan_table import DEGREES
-from ndparallel.search.candidates import MOST_SHARES, SLOWER, candidates, shares_of
+from ndparallel.search.candidates import (
+    FEW_PLANS,
+    MOST_SHARES,
+    PER_GROUP,
+    PER_ROW,
+    SLOWER,
+    candidates,
+    loads_by_length,
+    shares_of,
+)
 from ndparallel.search.guide_rules import SMALL
 from ndparallel.search.pruning import LACKS, reason
 from ndparallel.search.search import Found, search
@@ -432,10 +441,20 @@ def test_forks_find_the_same(monkeypatch):
 
 @given(st.dictionaries(st.integers(1, 64), st.integers(1, 10**6), max_size=20), st.integers(1, 128))
 def test_shares_have_every_length_once_and_none_exceeds_the_mean_by_more_than_a_length(plans, cores):
-    shares = shares_of(plans, cores)
-    assert sorted(sum(shares, [])) == sorted(plans) and len(shares) <= min(cores, MOST_SHARES)
+    shares, most = shares_of(plans, cores), min(cores, MOST_SHARES, 1 + sum(plans.values()) // FEW_PLANS)
+    assert sorted(sum(shares, [])) == sorted(plans) and len(shares) <= most
     loads = [sum(plans[length] for length in share) for share in shares]
-    assert all(load < sum(loads) / len(loads) + max(plans.values()) for load in loads)
+    assert all(load < sum(loads) / most + max(plans.values()) for load in loads)
+
+
+def test_a_length_loads_a_share_with_its_rows_their_plans_and_its_groups():
+    """Two rows of one GPU have one group, and one row of two GPUs two: with 1F1B and with GPipe."""
+    space = SearchSpace(job(), 2, {"schedule": ("1f1b", "gpipe")}, 1e12)
+    one, two = (Plan(pp=np.array(lengths)) for lengths in ([1, 2], [1]))
+    assert loads_by_length(space, [one, two]) == {
+        1: 2 * PER_ROW + 2 + PER_GROUP,
+        2: PER_ROW + 2 + 2 * PER_GROUP,
+    }
 
 
 def found_the_same(together, alone):
