@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.actions import ONWARD, Action, Layout
 from ndparallel.pipeline.checker import GIVES, waits_for
 from ndparallel.pipeline.work import Reduction, Work, checked_seconds
@@ -144,7 +145,7 @@ class Clock:
             op, stage, _ = step[0]
             return self.seconds[op][stage]
         fused = self.work.fused_seconds(step[0].stage, step[1].stage)
-        return sum(self.seconds[op][stage] for op, stage, _ in step) if fused is None else fused
+        return sum_of(self.seconds[op][stage] for op, stage, _ in step) if fused is None else fused
 
     def _way_in(self, op: str, stage: int) -> Incoming | None:
         rank, sender_stage = self.layout.rank(stage), stage - ONWARD[op]

@@ -21,6 +21,7 @@ from itertools import chain
 from math import inf
 from typing import NamedTuple
 
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.step_order import Kind, StepOrder, step_order
@@ -145,7 +146,7 @@ def reduced_by(kind: Kind, work: Work) -> Reduced | None:
 def step_seconds(work: Work, seconds: dict[str, list[float]], kind: Kind) -> float:
     """Seconds of an action, of a pair, or of nothing."""
     fused = work.fused_seconds(kind[0][1], kind[1][1]) if len(kind) == 2 else None
-    return sum((seconds[op][stage] for op, stage in kind), 0.0) if fused is None else fused
+    return sum_of((seconds[op][stage] for op, stage in kind), 0.0) if fused is None else fused
 
 
 @lru_cache(maxsize=32)

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import run_ranks, waits_for
 from ndparallel.pipeline.clock import Clock
@@ -194,7 +195,7 @@ class GreedyRank:
 
     def __init__(self, at: RankSide, clock: Clock, memory: Memory, policy: Policy, longest: float):
         self.at, self.clock, self.memory, self.policy = at, clock, memory, policy
-        self.most_idle = longest - at.microbatches * sum(clock.seconds[op][at.rank] for op in "FIW")
+        self.most_idle = longest - at.microbatches * sum_of(clock.seconds[op][at.rank] for op in "FIW")
         self.head_start = policy.head_starts[at.rank]
         self.weight_seconds = clock.seconds["W"][at.rank]
         self.change = kept_by(memory.released_by_input)

@@ -21,6 +21,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.checker import explain, run_ranks
 from ndparallel.pipeline.clock import Clock
@@ -49,11 +50,11 @@ class Timing:
 
     @property
     def bubble_ratio(self) -> float:
-        return 1 - sum(self.busy) / (len(self.busy) * self.makespan)
+        return 1 - sum_of(self.busy) / (len(self.busy) * self.makespan)
 
     @property
     def bubble_over_ideal(self) -> float:
-        return self.makespan * len(self.busy) / sum(self.busy) - 1
+        return self.makespan * len(self.busy) / sum_of(self.busy) - 1
 
     @property
     def span_bubble_ratio(self) -> float:
@@ -100,7 +101,7 @@ def time_schedule(schedule: Schedule, work: Work) -> Timing:
     )
     if any(waits):
         raise UserError(f"{schedule.name} cannot run: {explain(schedule)}")
-    if not sum(clock.busy):
+    if not sum_of(clock.busy):
         raise UserError("no action takes any time: give at least one op more than 0.")
     return Timing(schedule, clock.start, clock.end, clock.busy)
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ndparallel.base.errors import UserError, check_whole
+from ndparallel.base.sums import sum_of
 
 
 class Reduction(NamedTuple):
@@ -90,7 +91,7 @@ class Work:
         their reductions."""
         left = [self.reductions[stage] for stage in stages] if self.reductions else []
         slowdown = max((each.slowdown for each in left), default=0.0)
-        return slowdown * min(sum(each.tail for each in left) / (1 + slowdown), seconds)
+        return slowdown * min(sum_of(each.tail for each in left) / (1 + slowdown), seconds)
 
     def fused_seconds(self, first_stage: int, second_stage: int) -> float | None:
         return self.fused.get((first_stage, second_stage)) if isinstance(self.fused, Mapping) else self.fused
@@ -104,7 +105,7 @@ def checked_seconds(given: Any, shape: tuple[int, ...], what: str) -> list:
         and shape == (len(given),)
         and {*map(type, given)} == {float}
         and min(given) >= 0
-        and sum(given) < inf
+        and sum_of(given) < inf
     ):
         return given  # what the planner gives, thousands of times
     if isinstance(given, float) and 0 <= given < inf:

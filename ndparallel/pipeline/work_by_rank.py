@@ -8,6 +8,7 @@ Limit  Waiting is not in it: `ndparallel.pipeline.replay` times a schedule.
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.replay import Replay, step_seconds
 from ndparallel.pipeline.work import Work
 
@@ -25,11 +26,11 @@ def work_by_rank(replay: Replay, work: Work) -> list[float]:
     """Seconds that one microbatch takes on each rank, all that can be in pairs."""
     layout, seconds = replay.schedule.layout, work.seconds_by_stage(replay.schedule.layout.stages)
     each = [
-        sum(seconds[op][stage] for op in "FB" for stage in layout.stages_of(rank))
+        sum_of(seconds[op][stage] for op in "FB" for stage in layout.stages_of(rank))
         for rank in range(layout.ranks)
     ]
     for kind in replay.order.pairs:
-        alone = sum(seconds[op][stage] for op, stage in kind)
+        alone = sum_of(seconds[op][stage] for op, stage in kind)
         each[layout.rank(kind[0][1])] -= alone - step_seconds(work, seconds, kind)
     return each
 
@@ -54,5 +55,6 @@ def longest_reducing(replay: Replay, work: Work) -> float:
         return 0.0
     layout = replay.schedule.layout
     return max(
-        sum(work.reductions[stage].line for stage in layout.stages_of(rank)) for rank in range(layout.ranks)
+        sum_of(work.reductions[stage].line for stage in layout.stages_of(rank))
+        for rank in range(layout.ranks)
     )

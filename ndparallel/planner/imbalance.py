@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu import si
+from ndparallel.base.sums import sum_of
 from ndparallel.base.words import count, listed
 from ndparallel.planner.models.kinds import WORDS
 from ndparallel.planner.prediction import Prediction, step_of
@@ -36,7 +37,7 @@ def imbalance_sentences(found: Prediction) -> list[str]:
     work, rank, busiest = found.work, found.step.rank, found.step.busiest
     timer = found.step.pipeline
     each, (_, pace) = timer.actions.work_by_rank, timer.without_messages
-    most = si(found.microbatches * (pace - sum(each) / len(each)), "s")
+    most = si(found.microbatches * (pace - sum_of(each) / len(each)), "s")
     if pace - each[busiest] > each[busiest] - each[rank]:
         layers = [layers_in(kinds) for kinds in work.kinds]
         alike = work.plan.recipe.splits and min(layers) == max(layers)
@@ -110,7 +111,7 @@ def most_even(work: FrameworkWorkload) -> tuple[float, list[int]]:
     seconds = [float(work.pricing.unit(kind).total.total) for kind in units]
     if work.plan.layout.rank(work.plan.stages - 1) == 0:  # the head is beside the embedding
         units, seconds = units[:-1], [seconds[0] + seconds[-1], *seconds[1:-1]]
-    low, high = max(sum(seconds) / work.plan.pp, *seconds), sum(seconds)
+    low, high = max(sum_of(seconds) / work.plan.pp, *seconds), sum_of(seconds)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if len(filled(seconds, middle)) <= work.plan.pp else (middle, high)

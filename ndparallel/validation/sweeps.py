@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ndparallel.base.sums import sum_of
 from ndparallel.planner.job import Plan
 from ndparallel.validation.cases import express
 from ndparallel.validation.result import Result
@@ -40,7 +41,7 @@ class LayoutSweep:
 
     @property
     def chance(self) -> float:
-        return sum(measured(result) for result in self.results) / len(self.results) / self.quickest - 1
+        return sum_of(measured(result) for result in self.results) / len(self.results) / self.quickest - 1
 
 
 def measured(result: Result) -> float:
@@ -70,8 +71,8 @@ def as_json(sweeps: Sequence[LayoutSweep]) -> dict[str, Any] | None:
     return {
         "sweeps": len(sweeps),
         "layouts": sum(len(sweep.results) for sweep in sweeps),
-        "mean_regret": sum(sweep.regret for sweep in sweeps) / len(sweeps),
+        "mean_regret": sum_of(sweep.regret for sweep in sweeps) / len(sweeps),
         "max_regret": max(sweep.regret for sweep in sweeps),
-        "mean_regret_of_a_guess": sum(sweep.chance for sweep in sweeps) / len(sweeps),
+        "mean_regret_of_a_guess": sum_of(sweep.chance for sweep in sweeps) / len(sweeps),
         "without_regret": sum(sweep.regret == 0 for sweep in sweeps),
     }

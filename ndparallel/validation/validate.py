@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.sums import sum_of
 from ndparallel.engines.forking import map_in_forks
 from ndparallel.planner.error_bar import error_bar, source_of
 from ndparallel.planner.layers.flops import model_flops
@@ -96,9 +97,9 @@ def summary(results: list[Result]) -> dict[str, Any]:
     memory = [abs(result.memory_error) for result in results if result.memory_error is not None]
     return {
         "cases": [result.as_json() for result in results],
-        "mean_absolute_step_error": sum(steps) / len(steps) if steps else None,
+        "mean_absolute_step_error": sum_of(steps) / len(steps) if steps else None,
         "max_absolute_step_error": max(steps, default=None),
-        "mean_absolute_memory_error": sum(memory) / len(memory) if memory else None,
+        "mean_absolute_memory_error": sum_of(memory) / len(memory) if memory else None,
         "contrasts": contrasts(results),
         "families": [family.as_json() for family in families_of(results)],
         "all_runs": every_run(results).as_json() if steps else None,

@@ -1,8 +1,12 @@
 """Laws that hold for every legal plan of every job: of hardware, of memory, and of how a job is written."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
+from math import fsum
+from operator import add
 from typing import Any
 
 import pytest
@@ -143,6 +147,22 @@ def test_a_picture_ends_when_the_step_does(there):
     found = predict(*there)
     if found.plan.pp > 1 or found.microbatches <= MOST_MICROBATCHES:
         assert timeline_of(found).seconds == pytest.approx(found.seconds, rel=1e-9)
+
+
+@settings(max_examples=15)
+@given(plans())
+def test_no_second_and_no_byte_depends_on_how_a_python_adds_floats(there):
+    """From 3.12 on `sum` carries along what each addition loses: nearly what fsum does."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("builtins.sum", the_same_in_every_python)
+        predict(*there)
+
+
+def the_same_in_every_python(numbers: Iterable[Any], /, start: Any = 0) -> Any:
+    numbers = [start, *numbers]
+    found = reduce(add, numbers)
+    assert type(found) is not float or found == fsum(numbers)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------- the memory

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.sums import sum_of
+
 
 class TimeBreakdown(dict[str, Any]):
     """Seconds by what they are spent on, of a list that hides nothing beyond its own end, 0 for all else; and
@@ -22,7 +24,7 @@ class TimeBreakdown(dict[str, Any]):
 
     @property
     def total(self) -> Any:
-        return sum(self.values())
+        return sum_of(self.values())
 
     def __add__(self, other: "TimeBreakdown") -> "TimeBreakdown":
         return total((self, other))

@@ -18,6 +18,7 @@ from math import ceil, comb
 
 import numpy as np
 
+from ndparallel.base.sums import sum_of
 from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.layers.collective_time import START_SECONDS
 from ndparallel.planner.models.experts import Experts
@@ -38,7 +39,7 @@ def distinct(places, experts: Experts):
 
 @cache
 def distinct_of_groups(places: int, experts: Experts) -> float:
-    return sum(
+    return sum_of(
         1 - missed(shares_of_groups(place, places, experts.groups), experts) for place in range(places)
     )
 
@@ -58,7 +59,7 @@ def missed(shares: list[float], experts: Experts) -> float:
         chances = [one + other for one, other in zip([*chances, 0.0], [0.0, *kept])]
     sets, others = comb(experts.groups, experts.top_groups), experts.groups - len(shares)
     ways = [comb(others, experts.top_groups - number) / sets for number in range(experts.top_groups + 1)]
-    return sum(chance * way for chance, way in zip(chances, ways))
+    return sum_of(chance * way for chance, way in zip(chances, ways))
 
 
 def dispatch_seconds(nbytes, experts: Experts, links: GroupLinks):

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 
 from gpu import Operation
+from ndparallel.base.sums import sum_of
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.models.kinds import has_window, is_linear
@@ -80,9 +81,9 @@ def recomputed_flops(job: TrainingJob, plan: Plan) -> float:
     stack = replace(job.stack, selective=plan.modules(job.stack))
     lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), stack)
     kinds = Counter(kind for stage in stage_kinds(job, plan) for kind in stage if not kind.endswith(KEPT))
-    again = sum(count * flops(lists.unit(kind, plan.recompute).recompute) for kind, count in kinds.items())
+    again = sum_of(count * flops(lists.unit(kind, plan.recompute).recompute) for kind, count in kinds.items())
     return float(again * plan.tp * plan.cp * plan.dp * plan.microbatches(job))
 
 
 def flops(items: list) -> float:
-    return sum(item.flops for item in items if isinstance(item, Operation))
+    return sum_of(item.flops for item in items if isinstance(item, Operation))

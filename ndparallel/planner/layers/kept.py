@@ -9,6 +9,7 @@ Glossary
 
 from typing import Any, NamedTuple
 
+from ndparallel.base.sums import sum_of
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.attention.half import AttentionLists
 from ndparallel.planner.layers.layer import LayerLists, lists_of
@@ -273,7 +274,7 @@ def kept_outputs(lists: LayerLists, kind: str):
         return 0
     runs_again = lists.recomputed.second_shares(mixer)
     beside = shape.shared_mlp() if has_experts(kind) else shape.mlp(shape.ffn)
-    return sum(
+    return sum_of(
         matrix.outputs * (1 - runs_again[matrix.name])
         for matrix in (*mixer.matrices, *beside)
         if matrix.name != "down" or lists.stack.fusion != "compiled"

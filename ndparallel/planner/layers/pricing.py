@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from gpu import Hardware, Operation
+from ndparallel.base.sums import sum_of
 from ndparallel.hardware.accelerator import host_bandwidth, host_launch
 from ndparallel.hardware.collective_links import slowdown_of
 from ndparallel.hardware.launch_modes import with_launch_mode
@@ -136,7 +137,7 @@ class Pricing:
         for kind, seconds, _, _ in prices:
             parts[kind] = parts[kind] + seconds
         if self.launch_cost:
-            parts.launch_seconds = sum([cpu_seconds for _, _, cpu_seconds, _ in prices])
+            parts.launch_seconds = sum_of([cpu_seconds for _, _, cpu_seconds, _ in prices])
             parts["launch"] = larger(0, seconds_with_waits(prices) - parts.total)
         return parts
 
@@ -229,7 +230,7 @@ def seconds_with_waits(prices: list[ItemPrice]) -> Any:
     launched and the one before has ended."""
     waits = [place for place, (_, _, _, wait) in enumerate(prices) if wait]
     if not waits:
-        return sum([cpu_seconds for _, _, cpu_seconds, _ in prices])
+        return sum_of([cpu_seconds for _, _, cpu_seconds, _ in prices])
     launched = done = 0.0
     for _, seconds, cpu_seconds, wait in prices[waits[-1] + 1 :] + prices[: waits[-1] + 1]:
         launched = launched + cpu_seconds

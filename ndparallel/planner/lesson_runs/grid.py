@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.actions import ONWARD, Action, Schedule
 from ndparallel.pipeline.checker import GIVES, run_ranks, waits_for
 from ndparallel.planner.layers.breakdown import TimeBreakdown
@@ -67,7 +68,7 @@ def slowest_gpu(grid: list[StreamClock]) -> tuple[TimeBreakdown, int, int]:
     last = max(range(len(grid)), key=lambda rank: float(np.max(grid[rank].now)))
     place = int(np.argmax(grid[last].now))
     spent = [spent_at(streams, place) for streams in grid]
-    works = [sum(each[kind] for kind in WORK) for each in spent]
+    works = [sum_of(each[kind] for kind in WORK) for each in spent]
     busiest, idle = works.index(max(works)), spent[last].pop("bubble", 0.0)
     imbalance = min(idle, works[busiest] - works[last])
     return spent[last] + TimeBreakdown(bubble=idle - imbalance, imbalance=imbalance), last, busiest

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from ndparallel.base.sums import sum_of
 from ndparallel.planner.adapters import adapted_parts
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import SINGLE
@@ -94,7 +95,7 @@ def most_made(job: TrainingJob, plan: Plan) -> float:
 def numbers_of(job: TrainingJob, plan: Plan, of: Count):
     """Numbers in a stage's share of the model."""
     (kinds,) = kinds_by_stage(job.shape, 1)
-    return sum(count * sum(of(job, plan, kind)) for kind, count in Counter(kinds).items()) / plan.pp
+    return sum_of(count * sum_of(of(job, plan, kind)) for kind, count in Counter(kinds).items()) / plan.pp
 
 
 def largest_gradient(job: TrainingJob, plan: Plan):

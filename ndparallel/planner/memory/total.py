@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.recipe import RECIPES, Recipe
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.kept import (
@@ -81,7 +82,7 @@ class StageMemory(NamedTuple):
 
     @property
     def total(self):
-        return sum(getattr(self, kind) for kind in STAGE_MEMORY_KINDS)
+        return sum_of(getattr(self, kind) for kind in STAGE_MEMORY_KINDS)
 
     @property
     def reserved(self):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.pipeline.work import Reduction, Work
 from ndparallel.planner.job import Plan
@@ -117,8 +118,8 @@ class ActionSeconds:
     def work_by_rank(self) -> list[float]:
         """Seconds that each pipeline rank works on a microbatch of a full pipeline."""
         if self.pairs:
-            return [sum(self.by_pair[pair] for pair in pairs_of_rank(stages)) for stages in self.stages]
-        return [sum([self.work_by_stage[stage] for stage in stages]) for stages in self.stages]
+            return [sum_of(self.by_pair[pair] for pair in pairs_of_rank(stages)) for stages in self.stages]
+        return [sum_of([self.work_by_stage[stage] for stage in stages]) for stages in self.stages]
 
 
 def overlaps_messages(work: Workload) -> bool:
@@ -163,7 +164,7 @@ def stage_reduction(work: Workload, stage: int) -> tuple[float, Reduction]:
         begin_reduce(streams, bucket)
     made = streams.now
     streams.wait_for_all()
-    lost = made - sum(passes[id(bucket.units)] for bucket in buckets)
+    lost = made - sum_of(passes[id(bucket.units)] for bucket in buckets)
     return longest(lost), Reduction(line, longest(streams.now - made), work.machine.slowdown)
 
 

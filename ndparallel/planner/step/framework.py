@@ -19,6 +19,7 @@ from statistics import NormalDist
 from typing import Any
 
 from gpu import Hardware
+from ndparallel.base.sums import sum_of
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
@@ -157,8 +158,8 @@ class FrameworkWorkload:
         """Seconds in which a pipeline of FSDP adds each microbatch's gradients to those that stay whole, or
         ZeRO-2 copies them to be reduced."""
         made = {kind: copies_of_shards(self.pricing, kind)[-1] for kind in {*kinds}}
-        seconds = {kind: sum(map(self.pricing.seconds, items)) for kind, items in made.items()}
-        return TimeBreakdown(compute=sum(seconds[kind] for kind in kinds))
+        seconds = {kind: sum_of(map(self.pricing.seconds, items)) for kind, items in made.items()}
+        return TimeBreakdown(compute=sum_of(seconds[kind] for kind in kinds))
 
     @cached_property
     def shared_amax(self) -> TimeBreakdown:
@@ -213,7 +214,7 @@ class FrameworkWorkload:
         """Everything one after another: a collective slows what hides it by less than it takes."""
         held = kinds_of_rank(self.plan, self.kinds, rank)
         if held not in self.tails_seen:
-            travels = sum(
+            travels = sum_of(
                 times * self.pricing.seconds_alone(each)
                 for kind, times in Counter(held).items()
                 for each in (*self.bucket(kind).reduce, *self.bucket(kind).gather)

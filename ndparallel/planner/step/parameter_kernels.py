@@ -16,6 +16,7 @@ Glossary
 from typing import Any, NamedTuple
 
 from gpu import Operation
+from ndparallel.base.sums import sum_of
 from ndparallel.hardware.accelerator import host_bandwidth, host_size, optimizer_fraction
 from ndparallel.planner.job import MOMENTS, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
@@ -47,11 +48,11 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
     """Seconds of the step of these parameters, or of the rank's share of them. On the host it comes between
     gradients on their way down and weights on their way up, and a host has the parameters of all its GPUs."""
     job, mine = pricing.job, owned(pricing, shared, experts)
-    on_host = sum(part.seconds for part in host_parts(pricing, mine))
+    on_host = sum_of(part.seconds for part in host_parts(pricing, mine))
     if "optimizer" in job.offload:
         return on_host
     gradients = zero_and_divide(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
-    return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients)) + on_host
+    return pricing.seconds(optimizer_step(job, mine)) + sum_of(map(pricing.seconds, gradients)) + on_host
 
 
 class HostPart(NamedTuple):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
+from ndparallel.base.sums import sum_of
 from ndparallel.engines.forking import map_in_forks
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.journal import Journal
@@ -58,7 +59,7 @@ def sharing_seconds(work: AnyWork, journals: Callable[[AnyWork, Schedule], list[
         few, more, rounds = timer.short_steps
         schedules = [few.schedule, more.schedule] if rounds else [few.schedule]
         added, *longer = map_in_forks(lambda each: seconds_added(journals(work, each)), schedules)
-        return added + sum(rounds * (each - added) for each in longer)
+        return added + sum_of(rounds * (each - added) for each in longer)
 
 
 def framework_sharing(work: FrameworkWorkload) -> float:
@@ -103,7 +104,7 @@ def in_order(work: FrameworkWorkload, kind: str, name: str) -> list[Item]:
     for _, spent, seconds in priced:
         listed[spent] += seconds
     shown = {spent: float(whole[spent]) / seconds for spent, seconds in listed.items() if seconds}
-    not_listed = sum(float(seconds) for spent, seconds in whole.items() if spent not in shown)
+    not_listed = sum_of(float(seconds) for spent, seconds in whole.items() if spent not in shown)
     shared = work.pricing.groups.on_shared_ports
     ordered = [
         item._replace(bytes=item.bytes * shown[spent]) if spent in shared else seconds * shown[spent]

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.replay import Ends, Replay, replay_of
 from ndparallel.pipeline.rounds import round_seconds
@@ -114,7 +115,7 @@ class ScheduleTimer:
         weights = durations.seconds_by_stage(self.plan.stages)["W"]
         up = way_up(replay, durations, "I" if splits else "B")
         own = [self.microbatches * each for each in work_by_rank(replay, durations)]
-        left = [self.microbatches * splits * sum(weights[stage] for stage in held) for held in stages]
+        left = [self.microbatches * splits * sum_of(weights[stage] for stage in held) for held in stages]
         first = max(
             begin + busy - later + up[min(held)] for begin, busy, later, held in zip(start, own, left, stages)
         )

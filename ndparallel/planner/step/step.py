@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.sums import sum_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.stages import gathers_again, gathers_every_microbatch
 from ndparallel.planner.step.overlap import (
@@ -54,7 +55,7 @@ class Step:
         optimizer add up to `seconds`."""
         counted = self.spent | {"compute": self.spent["compute"] + self.spent["launch"]}
         means = {kind: mean(counted.get(kind, 0.0)) for kind in (*TIME_KINDS, *[HOST] * (HOST in counted))}
-        return means | {"bubble": means["bubble"] + max(0.0, self.seconds - sum(means.values()))}
+        return means | {"bubble": means["bubble"] + max(0.0, self.seconds - sum_of(means.values()))}
 
     @property
     def launch_seconds(self) -> float:

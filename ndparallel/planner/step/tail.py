@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.sums import sum_of
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.stages import keeps_weights
@@ -115,7 +116,7 @@ def first_gathers(work: Workload) -> TimeBreakdown:
     forward = work.columns[0]
     firsts = {id(passed): stage for stage, passed in enumerate(forward)}  # of stages that are alike
     added = {key: first_gather(work, stage) for key, stage in firsts.items()}
-    return TimeBreakdown(dp=sum(added[id(passed)] for passed in forward))
+    return TimeBreakdown(dp=sum_of(added[id(passed)] for passed in forward))
 
 
 def first_gather(work: Workload, stage: int) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.sums import sum_of
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.kept import layer_bytes, passed_bytes, prediction_bytes
 from ndparallel.planner.memory.deepspeed import most_made
@@ -63,7 +64,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     size = 2 * len(counts_of(job))
     plain, fsdp = (
         line_through(
-            lambda *each, states=states: sum(states(job, plans, each[HELD], each[TRAINED]).values()), size
+            lambda *each, states=states: sum_of(states(job, plans, each[HELD], each[TRAINED]).values()), size
         )
         for states in ways
     )
@@ -90,7 +91,7 @@ def step_columns(job: TrainingJob, plans: Plan, size: int) -> dict[str, Any]:
     if not job.stack.casts_gradients:
         return {}
     none, *each = line_through(
-        lambda *each: sum(step_states(job, plans, each[HELD], each[TRAINED]).values()), size
+        lambda *each: sum_of(step_states(job, plans, each[HELD], each[TRAINED]).values()), size
     )
     return {
         "step": [none + context_bytes(job, plans), *each],
