@@ -68,11 +68,10 @@ def sequence_rules(tokens: int) -> list[Rule]:
     ]
 
 
-def expert_width_rules(widths: Iterable[int]) -> list[Rule]:
+def expert_width_rules(widths: Iterable[int], which: str = "experts") -> list[Rule]:
     """Return the rules for the ranks that cut experts of these widths."""
-    return [
-        divides("experts not divisible by tp", f"cut experts of width {width}", width) for width in widths
-    ]
+    rule = "experts not divisible by tp"
+    return [divides(rule, f"cut {which} of width {width}", width) for width in widths]
 
 
 def routed_rules(tokens: int) -> list[Rule]:

@@ -35,7 +35,9 @@ def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     shape, tokens = job.shape, job.sequence // plan.cp
     cut = rules_for_heads("tp", shape) + (mlp_rules(shape.ffn) if shape.moe_layers < shape.layers else [])
     cut += sequence_rules(tokens) if plan.sequence_parallel else []
-    cut += [*expert_width_rules(cut_expert_widths(job)), *routed_rules(tokens)] if shape.experts else []
+    if shape.experts:
+        cut += expert_width_rules(cut_routed_widths(job))
+        cut += expert_width_rules(shared_widths(job), "shared experts") + routed_rules(tokens)
     yield from divisibility_violations("tp", plan.tp, cut + width_rules(job))
     yield from linear_violations(job, plan)
     yield from head_violations(job, plan)
@@ -122,16 +124,18 @@ def cut_widths(job: TrainingJob) -> list[int]:
     dense = [shape.ffn] if shape.moe_layers < shape.layers else []
     linear = [shape.linear.values, sum(shape.linear.products)] if shape.linear else []
     heads = dict.fromkeys(each.heads * each.value_dim for each in shape.with_heads)
-    return [*heads, *linear, *dense, *cut_expert_widths(job)]
+    return [*heads, *linear, *dense, *cut_routed_widths(job), *shared_widths(job)]
 
 
-def cut_expert_widths(job: TrainingJob) -> list[int]:
-    """The widths of the experts that tp cuts: the shared ones, and all where the software does."""
+def cut_routed_widths(job: TrainingJob) -> list[int]:
+    """The width of the experts that a router chooses, where the software's tp cuts them."""
+    return [job.shape.experts.ffn] if job.shape.experts and job.stack.expert_tp else []
+
+
+def shared_widths(job: TrainingJob) -> list[int]:
+    """The width of the shared experts, which tp always cuts."""
     some = job.shape.experts
-    if some is None:
-        return []
-    shared = [some.shared_experts * some.shared_ffn] if some.shared_experts else []
-    return [*([some.ffn] if job.stack.expert_tp else []), *shared]
+    return [some.shared_experts * some.shared_ffn] if some and some.shared_experts else []
 
 
 def width_rules(job: TrainingJob) -> list[Rule]:

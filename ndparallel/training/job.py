@@ -312,7 +312,7 @@ def check_expert_cuts(job: Job) -> None:
     """Raise UserError where etp cannot cut the experts, or tp the shared ones and the tokens of all."""
     model, mesh = job.model, job.mesh
     of_tp = [
-        *expert_width_rules([model.shared_experts * model.expert_ffn]),
+        *expert_width_rules([model.shared_experts * model.expert_ffn], "shared experts"),
         *routed_rules(model.sequence // mesh.cp),
     ]
     of_etp = expert_width_rules([model.expert_ffn])

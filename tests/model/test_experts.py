@@ -471,7 +471,7 @@ def test_shared_experts_compute_while_rows_travel():
         ({"capacity_factor": 0.0}, Mesh(), "the capacity factor is 0.0; it must be above 0"),
         ({"expert_ffn": 6}, Mesh(tp=4), "^tp=4 cannot cut experts of width 6"),
         ({"expert_ffn": 9}, Mesh(tp=4, etp=2), "^etp=2 cannot cut experts of width 9"),
-        ({"expert_ffn": 6}, Mesh(tp=4, etp=2), "^tp=4 cannot cut experts of width 6"),  # the shared one
+        ({"expert_ffn": 6}, Mesh(tp=4, etp=2), "^tp=4 cannot cut shared experts of width 6"),
         ({}, Mesh(tp=4, cp=8), "tp=4 cannot cut the tokens of a sequence, 2"),
     ],
 )

@@ -169,6 +169,15 @@ def test_ep_that_dp_does_not_hold_is_folded_over_tp_and_cp_in_the_lessons_too():
     assert not any(why_not(replace(MIXTRAL, stack=replace(pocket, expert_tp=False)), folded))
     said = "ep=8 does not divide cp*dp = 4, whose ranks experts that tp cuts are spread over; nearest: 4."
     assert list(why_not(replace(MIXTRAL, stack=pocket), folded)) == [said]
+
+
+def test_experts_that_tp_cannot_cut_are_called_shared_where_they_are():
+    whole = replace(MIXTRAL, stack=replace(find_stack("megatron-core"), expert_tp=False))
+    assert MIXTRAL.shape.experts
+    shared = replace(MIXTRAL.shape.experts, shared_experts=1, shared_ffn=1002)
+    job = replace(whole, shape=replace(MIXTRAL.shape, experts=shared))
+    assert [*why_not(job, Plan(tp=4, dp=2))][0].startswith("tp=4 cannot cut shared experts of width 1002;")
+    assert not any("cut shared experts" in reason for reason in why_not(job, Plan(tp=2, dp=4)))
     assert not is_folded(Plan(dp=4, ep=2)) and not is_folded(Plan(dp=3))
     assert is_folded(Plan(dp=3, ep=2))
 
