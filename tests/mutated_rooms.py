@@ -25,11 +25,9 @@ def files_of(folder: str) -> list[str]:
 OTHER_ROOMS = ("kept.py", "collective_time.py")
 SEARCH = (
     "advice",
-    "candidates",
     "fitting_plans",
     "guide_rules",
     "guides",
-    "kinds",
     "layouts",
     "pruning",
     "remedies",
@@ -37,7 +35,6 @@ SEARCH = (
     "scaling",
     "search",
     "space",
-    "timing_queue",
     "what_if",
     "why",
 )
@@ -424,7 +421,7 @@ ROOMS = {
         [
             file
             for file in files_of("ndparallel/engines")
-            if file not in [f"ndparallel/engines/{name}.py" for name in MPI]
+            if file not in [f"ndparallel/engines/{name}.py" for name in (*MPI, "forking")]
         ],
         ["tests/engines", "tests/test_gpu.py", "tests/contention/test_replay.py"],
         in_other_processes=True,

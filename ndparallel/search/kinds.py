@@ -91,8 +91,8 @@ def codes_of(found: Candidates) -> np.ndarray:
     numbers = []
     for family in found.families:
         bits = [getattr(family, name) > 1 for name in DIMENSIONS]
-        shards = len(sharding(family.zero, family.shards))
-        numbers.append(sum(bit * 2**place for place, bit in enumerate(bits)) + shards * 2 ** len(bits))
+        used = sum(bit * 2**place for place, bit in enumerate(bits))
+        numbers.append(used + 2 ** len(bits) * len(sharding(family.zero, family.shards)))
     return np.concatenate(numbers)
 
 

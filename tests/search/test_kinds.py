@@ -4,16 +4,31 @@ them, and how sure a choice is."""
 import random
 from collections import defaultdict
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 from statistics import median
 
+import numpy as np
 import pytest
 
 from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB, known_errors
 from ndparallel.planner.job import Plan
 from ndparallel.planner.prediction import peak_memory, predict, time_step
-from ndparallel.search.kinds import adds_to, choice_error, kind_of, margin, simplest
+from ndparallel.search import kinds
+from ndparallel.search.bounds.lower_bound import spread
+from ndparallel.search.candidates import Candidates, add
+from ndparallel.search.kinds import (
+    adds_to,
+    by_kind,
+    choice_error,
+    codes_of,
+    equals_of,
+    kind_of,
+    margin,
+    simplest,
+)
+from ndparallel.search.pruning import Part, RowGroup
 from ndparallel.search.search import Found, search
+from ndparallel.search.space import at
 from ndparallel.search.tables import merit
 from ndparallel.search.timing_queue import Timed
 from ndparallel.validation.cases import express, read_cases
@@ -34,6 +49,30 @@ def test_a_kind_is_the_dimensions_that_a_plan_uses_and_whether_weights_are_shard
     assert kind_of(Plan(dp=8, zero=3)) == {"FSDP"} and kind_of(Plan(dp=8, zero=2)) == frozenset()
     assert adds_to(kind_of(Plan(dp=8, zero=3, shards=4)), kind_of(Plan(dp=8, zero=3)))
     assert not adds_to(kind_of(Plan(dp=8, zero=3)), kind_of(Plan(dp=8))), "another way, not one more"
+
+
+def test_rows_have_the_same_number_where_their_plans_are_of_one_kind_and_there_alone():
+    tp, cp, pp, ep = np.array([*product((1, 2), repeat=4)]).T
+    ways = [(0, 0), (2, 0), (3, 0), (3, 2)]
+    families = [Plan(tp, pp, 4, ep, cp, zero=zero, shards=shards) for zero, shards in ways]
+    plans = [at(family, row, "1f1b", 1) for family in map(spread, families) for row in range(16)]
+    codes = codes_of(Candidates(families=families)).tolist()
+    assert len({*zip(codes, map(kind_of, plans))}) == len({*codes}) == len({*map(kind_of, plans)}) == 48
+
+
+def test_kinds_are_taken_from_the_least_estimate_on_below_the_limit_without_those_that_add_to_one():
+    tp, pp, cp, none = (np.array(column) for column in ([2, 1, 2, 1], [1, 2, 2, 1], [1, 1, 1, 2], [1] * 4))
+    family = Plan(tp=tp, pp=pp, cp=cp, dp=none, ep=none, micro_batch=none)
+    made = Candidates()
+    seconds = np.array([2.0, 1.0, 3.0, 4.0])  # of tp, of pp, of both, and of cp
+    add(made, [family], Part([RowGroup("1f1b", 1, 2)], [np.arange(4)], [seconds], [np.ones(4)]))
+    assert [places.tolist() for places in by_kind(made, seconds, 4.0)] == [[1], [0]]
+
+
+def test_equals_are_within_the_margin_of_the_fastest(monkeypatch):
+    fastest, near, far = (Timed(Plan(dp=size), seconds) for size, seconds in ((1, 1.0), (2, 1.4), (4, 1.6)))
+    monkeypatch.setattr(kinds, "margin", lambda job, best: 0.5 * (best == fastest.plan))
+    assert equals_of(job(), [far, near, fastest]) == [fastest, near]
 
 
 @pytest.mark.parametrize(("model", "gpus", "batch"), SEARCHED)

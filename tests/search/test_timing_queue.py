@@ -104,6 +104,28 @@ def test_half_of_the_effort_is_for_schedules_that_are_searched_for_where_there_a
     assert TimingQueue(JOB, candidates(groups[1:], [[1.0]]), 1e9).searches == 1e9
 
 
+def test_a_schedule_is_searched_for_only_within_its_share_and_what_is_left_of_all():
+    queue = queue_of([1.0], effort=1e9, name=SEARCHED)
+    enough, little = 1e9, queue.cost[0] / 2
+    for searches, left, timed in ((enough, enough, 1), (little, enough, 0), (enough, little, 0)):
+        queue.searches, queue.effort, queue.beyond_effort = searches, left, 0.0
+        assert len(queue.batch(np.inf, True)) == timed
+
+
+def test_for_the_certificate_plans_are_timed_that_could_be_faster_by_more_than_is_sure(monkeypatch):
+    """The best bound's step is 1.02 s, one per cent less is 1.0098 s."""
+    found = candidates([("1f1b", 1, 2)], [[1.0, 1.009, 1.011]])
+
+    def times(job, found, queue, batch, known, executor):
+        for place in batch:
+            queue.learn(place, 1.02 * queue.bound[place])
+        return [Timed(Plan(), 1.02 * queue.bound[place]) for place in batch]
+
+    monkeypatch.setattr(timing_queue, "time_batch", times)
+    timed, _ = timing_queue.time_best(JOB, found, 1, 8 * EACH, [], None)
+    assert [one.seconds for one in timed] == [1.02 * 1.0, 1.02 * 1.009]
+
+
 def test_of_a_schedules_many_plans_those_of_the_least_bounds_are_kept(monkeypatch):
     monkeypatch.setattr(timing_queue, "PER_SCHEDULE", 3)
     found = candidates([("1f1b", 1, 2)], [[5.0, 2.0, 1.0, 4.0, 1.0]])  # the later a plan, the less memory
