@@ -253,7 +253,10 @@ ROOMS = {
         ],
     ),
     "forks": Room(
-        ["ndparallel/engines/forking.py"], ["tests/engines/test_forking.py"], in_other_processes=True
+        ["ndparallel/engines/forking.py"],
+        ["tests/engines/test_forking.py"],
+        in_other_processes=True,
+        limit_seconds=60,
     ),
     "flags": Room(
         [f"ndparallel/launch_flags/{name}.py" for name in FLAGS],

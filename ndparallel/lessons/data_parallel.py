@@ -146,7 +146,7 @@ def causes(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
 def spent(runner: Runner, strategy: Strategy, job: Job) -> Row:
     row, results = row_and_results(runner, entry_of(strategy, job, 4), SPENT, strategy=strategy.name)
     steps = [optimizer_seconds(rank.events) / job.steps for rank in results]
-    return row | {"optimizer_seconds": sum(steps) / len(steps) if steps else None}
+    return row | {"optimizer_seconds": fsum(steps) / len(steps) if steps else None}
 
 
 def times_as_many(times: dict[str, str]) -> list[str]:

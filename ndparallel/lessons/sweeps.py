@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from math import fsum
 from typing import Any
 
 from ndparallel.engines.launch import RankResult
@@ -70,4 +71,4 @@ def routing_figures(results: list[RankResult]) -> Row:
             sent, dropped = sent + sum(routed.sent_rows), dropped + routed.dropped
             rows[place].append(sum(routed.expert_rows))
     ratios = [max(ranks) * len(ranks) / sum(ranks) for ranks in rows.values()]
-    return {"dropped share": dropped / (sent + dropped), "busiest to mean": sum(ratios) / len(ratios)}
+    return {"dropped share": dropped / (sent + dropped), "busiest to mean": fsum(ratios) / len(ratios)}

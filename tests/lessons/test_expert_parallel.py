@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from math import fsum
 from types import SimpleNamespace
 from typing import Any
 
@@ -153,6 +154,17 @@ def test_the_dropped_share_is_of_all_choices_and_the_busiest_rank_is_held_agains
         SimpleNamespace(value=SimpleNamespace(routed=[{("layer", 0): each}])) for each in routed
     ]
     assert routing_figures(results) == {"dropped share": 5 / 20, "busiest to mean": 9 / 7.5}
+
+
+def test_the_mean_of_the_busiest_ranks_is_rounded_once_in_every_python():
+    rows = [(9, 7, 4), (6, 3, 3)]  # of each rank, in three layers: 9 / 7.5, 7 / 5 and 4 / 3.5
+    results: list[Any] = [
+        SimpleNamespace(
+            value=SimpleNamespace(routed=[{layer: Routed((n,), (n,)) for layer, n in enumerate(own)}])
+        )
+        for own in rows
+    ]
+    assert routing_figures(results)["busiest to mean"] == fsum((9 / 7.5, 7 / 5, 4 / 3.5)) / 3
 
 
 def test_a_lesson_that_runs_as_a_script_is_that_module_and_no_other_lesson(monkeypatch):

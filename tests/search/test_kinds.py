@@ -70,7 +70,7 @@ def test_kinds_are_taken_from_the_least_estimate_on_below_the_limit_without_thos
 
 
 def test_equals_are_within_the_margin_of_the_fastest(monkeypatch):
-    fastest, near, far = (Timed(Plan(dp=size), seconds) for size, seconds in ((1, 1.0), (2, 1.4), (4, 1.6)))
+    fastest, near, far = (Timed(Plan(dp=size), seconds) for size, seconds in ((1, 1.0), (2, 1.5), (4, 1.6)))
     monkeypatch.setattr(kinds, "margin", lambda job, best: 0.5 * (best == fastest.plan))
     assert equals_of(job(), [far, near, fastest]) == [fastest, near]
 
