@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -61,6 +62,16 @@ def test_an_error_here_ends_the_forks():
     with pytest.raises(UserError):
         map_in_forks(work, [1, 2])
     assert not multiprocessing.active_children()
+
+
+def test_a_fork_ends_with_its_process_and_leaves_ctrl_c_to_it(monkeypatch):
+    ends_with: list[int] = []
+    monkeypatch.setattr(forking, "end_with_parent", ends_with.append)
+
+    def work(number):
+        return [*ends_with], signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+    assert map_in_forks(work, [1, 2]) == [([], False), ([os.getpid()], True)]
 
 
 def test_where_the_system_refuses_a_process_its_item_is_done_here(monkeypatch):

@@ -16,8 +16,9 @@ from ndparallel.planner.models.presets import preset
 from ndparallel.planner.optimizer_kernels import SHARDING, bytes_of
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
+from ndparallel.planner.stages import elements_of
 from ndparallel.planner.step.framework import framework_workload
-from ndparallel.planner.step.parameter_kernels import copies_of_shards
+from ndparallel.planner.step.parameter_kernels import copies_of_shards, step_operations
 from ndparallel.planner.step.stage_messages import message_seconds
 
 H100, LLAMA, MEGATRON = find_hardware("h100"), preset("llama-3-70b"), find_stack("megatron-core")
@@ -327,3 +328,20 @@ def test_shared_experts_cast_their_input_again_and_experts_theirs_where_their_ac
     assert bytes_before(weights, "down wgrad") == bytes_before(weights, "experts gate_up wgrad") == 0
     rows = 4096 * 8 * 2048 * (recompute == "selective")
     assert bytes_before(weights, "experts down wgrad") == pytest.approx(rows * each)
+
+
+def test_in_a_pipeline_zero_2_copies_gradients_in_every_pass_that_makes_them():
+    """DeepSpeed writes and reads each of a stage's 16-bit gradients once more: 4 bytes for each."""
+    job = TrainingJob(preset("llama-3-8b"), H100, find_stack("deepspeed"), 4096, 64)
+    one, two = (framework_workload(job, Plan(pp=2, dp=4, zero=zero)).columns[2][0] for zero in (1, 2))
+    stage = sum(sum(elements_of(job, Plan(pp=2), kind)) for kind in ["embedding", *["dense"] * 16])
+    moved = stage * 4 / H100.memory_bandwidth_bytes_per_second
+    assert moved < two.total - one.total < 1.1 * moved
+
+
+def test_from_zero_2_on_a_rank_zeroes_and_divides_its_own_gradients_alone():
+    job = TrainingJob(preset("llama-3-8b"), H100, MEGATRON, 4096, 64)
+    whole, *shards = (
+        step_operations(Pricing(job, Plan(dp=8, zero=zero)), 8e6, 0.0)[0].bytes for zero in (1, 2, 3)
+    )
+    assert shards == [whole / 8] * 2

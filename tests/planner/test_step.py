@@ -52,6 +52,27 @@ def test_the_parts_of_a_step_add_up_and_none_is_negative():
         assert step.seconds == pytest.approx(sum(step.breakdown.values()))
 
 
+def test_without_a_pipeline_its_only_rank_is_the_last_and_the_busiest():
+    step = time_step(job(), Plan(dp=8, zero=3))
+    assert (step.rank, step.busiest) == (0, 0)
+
+
+@pytest.mark.parametrize(("place", "alike"), [(0, True), (7, True), (1, False), (6, False)])
+def test_a_pipeline_goes_at_the_busiest_ranks_pace_where_all_inner_stages_are_alike(place, alike):
+    """One of eight stages is longer."""
+    layers = [4 + (stage == place) for stage in range(8)]
+    plan = Plan(pp=2, chunks=4, schedule="interleaved", stage_layers=(*layers,))
+    timer = PipelineTimer(workload_of(job(shape=replace(LLAMA, layers=33)), plan))
+    assert timer.busiest_sets_pace == alike
+
+
+def test_a_very_long_pipeline_without_messages_ends_no_later_than_with_them():
+    timer = PipelineTimer(workload_of(job(global_batch=1024), Plan(pp=4, chunks=2, schedule="zb-v")))
+    assert timer.paced(timer.actions.silent) is None and timer.rounds[2] > 0
+    end, pace = timer.without_messages
+    assert end <= timer.ends.end[timer.last] and pace == pytest.approx(max(timer.actions.work_by_rank))
+
+
 def test_no_part_of_a_published_run_is_negative():
     """Of ranks that are alike none waits for another: sums in another order left -1e-16 s of bubble."""
     for run in map(express, read_cases()[::4]):

@@ -158,6 +158,15 @@ def test_what_a_bound_adds_up_is_what_the_plan_is_timed_with(schedule, zero):
             assert none + shared * ours + experts * theirs == pytest.approx(optimizer, rel=ROUNDING)
 
 
+def test_a_bound_of_1f1b_knows_of_the_messages_that_every_second_microbatch_waits_for():
+    """A network of a hundredth of the bandwidth: without its messages the bound is below half the step."""
+    gpu = find_hardware("h100")
+    slow = replace(gpu.across, bandwidth_bytes_per_second=gpu.across.bandwidth_bytes_per_second / 100)
+    hardware = replace(gpu, gpus_per_node=1, across=slow)
+    job = TrainingJob(find_model("llama-3-8b"), hardware, STACKS["megatron-core"], 4096, 64)
+    assert 0.6 < lower_bound(job, Plan(pp=4)).seconds[0] / time_step(job, Plan(pp=4)).seconds <= 1
+
+
 def test_plans_whose_rows_stay_on_their_rank_are_bounded_among_others_as_by_themselves():
     """Their dispatcher is another: Megatron-Core's DeepEP needs several ranks."""
     job = any_job(random.Random(0), {"experts": ALL})
