@@ -28,6 +28,7 @@ from ndparallel.search.bounds.depth import depth_of
 from ndparallel.search.bounds.lower_bound import lower_bound, spread
 from ndparallel.search.bounds.pipeline_bound import through
 from ndparallel.search.bounds.plan_table import weighted_sum
+from ndparallel.search.bounds.sharded import UnitTimes, wait_of_backward
 from ndparallel.search.bounds.time_columns import time_tables
 from ndparallel.search.candidates import candidates
 from ndparallel.search.space import SearchSpace
@@ -156,6 +157,15 @@ def test_what_a_bound_adds_up_is_what_the_plan_is_timed_with(schedule, zero):
             (optimizer,) = (one.total for one in work.optimizer(int(rank)))
             ours, theirs = work.trained(int(rank))
             assert none + shared * ours + experts * theirs == pytest.approx(optimizer, rel=ROUNDING)
+
+
+def test_a_unit_waits_for_gathers_and_reductions_that_software_does_not_overlap():
+    stack = replace(STACKS["torchtitan"], prefetch=False, dp_overlap=False)
+    gather, reduce = {"dense": 2.0, "head": 5.0, None: 0.0}, {"dense": 3.0, "head": 7.0, None: 0.0}
+    none = UnitTimes({}, {}, 0.0)
+    assert wait_of_backward(("dense", "dense", "head"), stack, none, gather, reduce) == 2 + 3
+    ahead, second = replace(stack, prefetch=True), UnitTimes({"dense": 1.0}, {"dense": 1.0}, 0.0)
+    assert wait_of_backward(("head", "dense", None), ahead, second, gather, reduce) == 2 + (5 - 1) + 3
 
 
 def test_a_bound_of_1f1b_knows_of_the_messages_that_every_second_microbatch_waits_for():

@@ -36,7 +36,7 @@ def places_of(shape: ModelShape) -> tuple[Place, ...]:
         dict.fromkeys(
             place
             for before, unit, after in places_in(kinds)
-            for place in product({None: 0, before: 0}, (unit,), {None: 0, after: 0})
+            for place in product(dict.fromkeys((None, before)), (unit,), dict.fromkeys((None, after)))
         )
     )
 
