@@ -94,7 +94,7 @@ def least(layers: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     have the same; 0 where there are none."""
     has = layers > 0
     if (has == has[0]).all():
-        return seconds[has[0]].min(axis=0, keepdims=True) if has[0].any() else 0.0 * seconds[:1]
+        return seconds[has[0]].min(axis=0, keepdims=True) if has[0].any() else np.zeros_like(seconds[:1])
     found = np.full((len(has), seconds.shape[-1]), np.inf)
     for kind in np.flatnonzero(has.any(axis=0)):
         np.minimum(found, seconds[kind], out=found, where=has[:, kind, None])
