@@ -177,9 +177,7 @@ def best_interval(cluster: FailureModel, seed: int = 0, step_seconds: float = 0.
     mtbf = cluster.mtbf_seconds
     low, high = min(mtbf, cluster.checkpoint_seconds) / 100, 3 * mtbf
     for _ in range(2):
-        intervals = [
-            whole_steps(float(interval), step_seconds) for interval in np.geomspace(low, high, SEARCHED)
-        ]
+        intervals = [whole_steps(interval, step_seconds) for interval in rising(low, high, SEARCHED)]
         kept = [long_run(cluster, interval, seed).goodput for interval in intervals]
         best = int(np.argmax(kept))
         low, *_, high = intervals[max(best - 1, 0) : best + 2]
@@ -188,6 +186,12 @@ def best_interval(cluster: FailureModel, seed: int = 0, step_seconds: float = 0.
 
 def long_run(cluster: FailureModel, interval_seconds: float, seed: int) -> SimulatedRun:
     return simulate(cluster, interval_seconds, FAILURES_IN_A_RUN * cluster.mtbf_seconds, seed)
+
+
+def rising(low: float, high: float, number: int) -> list[float]:
+    """So many seconds from `low` to `high`, each as many times the one before: to nine digits, as the last
+    ones are others from numpy to numpy."""
+    return [float(f"{each:.9g}") for each in np.geomspace(low, high, number).tolist()]
 
 
 def whole_steps(interval_seconds: float, step_seconds: float) -> float:
@@ -201,8 +205,9 @@ def whole_steps(interval_seconds: float, step_seconds: float) -> float:
 def tolerable_intervals(cluster: FailureModel, step_seconds: float = 0.0) -> tuple[float, float]:
     """The shortest and the longest interval, of whole steps where one is given, that loses at most TOLERABLE
     of what the best such one keeps."""
-    about = daly_interval(cluster) * np.geomspace(1e-3, 1e3, 6001)
-    intervals = np.unique([whole_steps(float(each), step_seconds) for each in about])
+    daly = daly_interval(cluster)
+    about = rising(1e-3 * daly, 1e3 * daly, 6001)
+    intervals = np.unique([whole_steps(each, step_seconds) for each in about])
     kept = np.array([expected_goodput(cluster, float(interval)) for interval in intervals])
     near = intervals[kept >= (1 - TOLERABLE) * kept.max()]
     return float(near[0]), float(near[-1])
