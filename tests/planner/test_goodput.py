@@ -194,7 +194,9 @@ def test_few_failures_are_not_rounded_to_none_and_one_gpu_is_one(capsys):
 
 
 @pytest.mark.parametrize("plan", ["", "--model llama-3-8b --global-batch 64 --zero 3"])
-def test_days_that_nobody_gave_are_said_to_be_assumed(plan, capsys):
+def test_days_that_nobody_gave_are_said_to_be_assumed(plan, capsys, monkeypatch):
+    for name, few in (("SEARCHED", 3), ("FAILURES_IN_A_RUN", 20), ("RUNS", 3)):
+        monkeypatch.setattr(goodput, name, few)
     asked = ["goodput", "--gpus", "64", *plan.split()]
     assert main(asked) == 0
     assert "54 days of training are assumed: --days, or" in " ".join(capsys.readouterr().out.split())
