@@ -135,6 +135,15 @@ def test_of_plans_as_fast_with_as_many_dimensions_the_simplest_is_taken_and_why_
     assert merit(LLAMA, predict(LLAMA, taken), predict(LLAMA, fastest)) == why
 
 
+def test_plans_whose_memory_differs_by_no_more_than_its_predictions_are_compared_by_their_chunks(monkeypatch):
+    shares = {interleaved(8): 0.5, interleaved(4): 0.5 + kinds.ROOM}
+    monkeypatch.setattr(kinds, "memory_share", lambda job, plan: shares[plan])
+    timed = [Timed(plan, 1.0) for plan in shares]
+    assert simplest(LLAMA, timed).plan == interleaved(4)
+    shares[interleaved(4)] += 0.001
+    assert simplest(LLAMA, timed).plan == interleaved(8)
+
+
 def test_for_one_gigabyte_more_that_is_free_no_step_is_one_percent_longer():
     fastest, roomier = interleaved(4), interleaved(8)
     assert 0 < peak_memory(LLAMA, fastest).total - peak_memory(LLAMA, roomier).total < 1.1e9

@@ -35,6 +35,7 @@ from ndparallel.search.candidates import (
     SLOWER,
     candidates,
     loads_by_length,
+    may_take_less,
     shares_of,
 )
 from ndparallel.search.guide_rules import SMALL
@@ -204,6 +205,28 @@ def test_of_few_plans_the_best_is_the_best_of_all_timed_one_by_one():
     result = search(some, 8, fixed, **ALL)
     assert len(steps) > 20 and result.best.seconds == pytest.approx(min(steps), rel=1e-12)
     assert result.gap <= 1 - min(every.seconds) / min(steps) + 1e-12
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipev"])
+@pytest.mark.parametrize("hides", [False, True])
+def test_what_folded_experts_take_at_least_hides_what_pairs_or_the_software_hide(
+    monkeypatch, schedule, hides
+):
+    asked = []
+
+    def least_of_both(job, plans, pairs):
+        asked.append(pairs)
+        return np.array([1.0, 3.0])
+
+    monkeypatch.setattr("ndparallel.search.candidates.least_work", least_of_both)
+    some = job("mixtral-8x7b")
+    some = replace(some, stack=replace(some.stack, hides_dispatch=hides))
+    space, one = (
+        SearchSpace(some, 1, {"schedule": schedule}, 80e9),
+        np.ones((1, len(DEGREES)), dtype=np.int64),
+    )
+    assert [may_take_less(space, one, seconds).tolist() for seconds in (1.0, 0.9)] == [[True], [False]]
+    assert asked == 2 * [hides or schedule == "dualpipev"]
 
 
 def test_plans_of_low_bounds_are_timed_until_the_certificate_is_one_per_cent(monkeypatch):

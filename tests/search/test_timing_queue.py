@@ -126,6 +126,24 @@ def test_for_the_certificate_plans_are_timed_that_could_be_faster_by_more_than_i
     assert [one.seconds for one in timed] == [1.02 * 1.0, 1.02 * 1.009]
 
 
+def test_what_is_left_of_the_effort_goes_to_the_certificate(monkeypatch):
+    found, effort = candidates([("1f1b", 1, 2)], [[1.0]]), 100 * EACH
+    monkeypatch.setattr(timing_queue, "time_all", lambda job, plans, executor: [Timed(p, 1.0) for p in plans])
+    _, queue = timing_queue.time_best(JOB, found, 1, effort, [], None)
+    assert queue.effort == effort - 8 * EACH + timing_queue.CERTIFY * effort  # eight microbatches were timed
+
+
+def test_a_schedule_that_takes_the_whole_effort_to_search_for_has_an_estimate_and_none_that_takes_more(
+    monkeypatch,
+):
+    found = candidates([(SEARCHED, 1, 2)], [[1.0]])
+    (cost,) = timing_queue.costs(JOB, found)
+    for effort, estimate in ((cost, 1.0), (cost - 1, np.inf)):
+        monkeypatch.setattr(timing_queue, "EFFORT", effort)
+        queue = TimingQueue(JOB, found, effort)
+        assert timing_queue.estimates_of(JOB, found, queue).tolist() == [estimate]
+
+
 def test_of_a_schedules_many_plans_those_of_the_least_bounds_are_kept(monkeypatch):
     monkeypatch.setattr(timing_queue, "PER_SCHEDULE", 3)
     found = candidates([("1f1b", 1, 2)], [[5.0, 2.0, 1.0, 4.0, 1.0]])  # the later a plan, the less memory
