@@ -357,6 +357,12 @@ def test_the_bound_of_zero_2_knows_that_a_single_microbatch_has_no_reduction_bes
     assert 0.95 < bounded(job, Plan(pp=pp, dp=8, zero=2, schedule="gpipe")) <= 1 + ROUNDING
 
 
+def test_the_bound_of_zero_2_without_a_pipeline_counts_what_each_microbatch_reduces_behind_its_work():
+    """Without what is left of each it would be 5 % less."""
+    job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 64)
+    assert 0.99 < bounded(job, Plan(dp=16, zero=2)) <= 1 + ROUNDING
+
+
 def test_the_bound_of_pairs_knows_that_without_experts_they_hide_nothing():
     """Launches take most of this step; a pair of a mixture's passes could hide them."""
     shape = replace(DENSE, hidden=256, heads=8, kv_heads=4, head_dim=32, ffn=1024, vocab=256)

@@ -67,7 +67,7 @@ def most(layers: np.ndarray, each: np.ndarray) -> np.ndarray:
     has = layers > 0
     if (has == has[0]).all():
         return each[has[0]].max(axis=0, keepdims=True, initial=0.0)
-    found = np.zeros((len(layers), each.shape[-1]))
+    found = np.zeros((len(layers), each.shape[1]))
     for kind in np.flatnonzero(has.any(axis=0)):
         np.maximum(found, each[kind], out=found, where=has[:, kind, None])
     return found

@@ -71,7 +71,7 @@ def exposed(units: np.ndarray, lines: np.ndarray, compute: UnitPasses) -> np.nda
     """What a pass over so many units of each rank does not hide of collectives, one for each unit. Lines run
     side by side."""
     shown = [exposed_line(units, line, compute) for line in lines if line.any()]
-    return reduce(np.maximum, shown, np.zeros((len(units), compute.seconds.shape[-1])))
+    return reduce(np.maximum, shown, np.zeros((len(units), compute.seconds.shape[1])))
 
 
 def exposed_line(units: np.ndarray, line: np.ndarray, compute: UnitPasses) -> np.ndarray:
