@@ -9,7 +9,8 @@ Idea   Every round runs the floor and the commands one after another, so that wh
 Limit  The floor is Python's start and the import of numpy and rich, and nothing of this package: what a
        lesson imports of it takes half of the floor on top. On two cores with nothing else on them 76 runs of
        7 rounds had medians of 3.8 to 5.7 for 1D, and for 4D of 7.9 to 11.6: nearly half at most 9, which is
-       wanted. So 4D is at its limit. It takes 14 to 17 times the floor's CPU (inline 8 to 9).
+       wanted. On a quick and quiet machine, whose floor takes 0.08 s, eleven had 8.9 to 9.1.
+       So 4D is at its limit. It takes 14 to 17 times the floor's CPU (inline 8 to 9).
        A third of its time is imports, the single GPU, the start and end of 8 processes and
        the tables, which mostly one core does alone; the rest are the layers. For each strategy but those that
        hardly wait, what these take more in processes than inline, divided by how often the ranks give their
@@ -21,6 +22,8 @@ Limit  The floor is Python's start and the import of numpy and rich, and nothing
        rank, results through shared memory, weights drawn before the fork and the single GPU's run behind it.
        Ranks that look for a message for a while before they sleep took 1.02 to 1.06 of the wall for 4D, and
        what the ranks run, run once before the fork so that Python has specialised it, 1.06.
+       The single GPU's memory in huge pages took 0.97 to 1.00 of the wall. That of the ranks made no
+       difference: what they touch first are mostly Python's objects, which they got by the fork.
        Ranks that the scheduler moves took 0.93, 0.98 and 0.98 of the wall for 4D, and 1.02 for 1D; ranks
        that yield their core before they sleep, 1.06 of the CPU on a busy machine.
 
