@@ -1,15 +1,16 @@
 """How long a prediction takes: `python benchmarks/planner.py`. CPU seconds of this machine, and from the
 shell those on the wall.
 
-One plan is timed by its schedule's own actions; an array of plans takes closed forms. Of a full pipeline a
-short step is timed, and the rounds that follow from it are added (ndparallel/pipeline/rounds.py). So on a
-quiet machine seven of ten public runs take less than 2 ms again, and half of them the first time; the others
-have several chunks on a rank, or mixtures whose layers are long lists. The longest are a GPT of 529.6B (35
-ranks of 3 chunks: 22,050 steps of about 0.09 microseconds, more than all the rest), DeepSeek-V3 (a prediction
-layer besides), a GPT of 1008B (64 ranks: 8,700 steps) and Llama 3 405B (16 ranks of 8 chunks: 8,200). Where
-the time of a pipeline goes is found when it is asked for, and is not in these: it takes a tenth more. The
-first prediction of a schedule also writes it and puts its steps in order: up to 0.3 s for 35 ranks of 3
-chunks, and 1 s where the order is searched for.
+One plan is timed by its schedule's own actions; an array of plans takes closed forms. Of a full pipeline
+a short step is timed, and the rounds that follow from it are added (ndparallel/pipeline/rounds.py). So on
+a quiet machine seven of ten public runs take less than 2 ms again, and half of them the first time (on a
+quick one, all but one of 414 and 89 %); the others have several chunks on a rank, or mixtures whose
+layers are long lists. The longest are a GPT of 529.6B (35 ranks of 3 chunks: 22,050 steps of about 0.09
+microseconds, more than all the rest), DeepSeek-V3 (a prediction layer besides), a GPT of 1008B (64 ranks:
+8,700 steps) and Llama 3 405B (16 ranks of 8 chunks: 8,200). Where the time of a pipeline goes is found
+when it is asked for, and is not in these: it takes a tenth more. The first prediction of a schedule also
+writes it and puts its steps in order: up to 0.3 s for 35 ranks of 3 chunks, and 1 s where the order is
+searched for.
 """
 
 import argparse
