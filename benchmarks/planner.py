@@ -17,8 +17,9 @@ import argparse
 import subprocess
 import sys
 import time
+import timeit
 from collections.abc import Callable
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
@@ -60,13 +61,7 @@ def seconds(
     work: Callable[[], object], times: int = 5, clock: Callable[[], float] = time.process_time
 ) -> float:
     """The best of a few runs."""
-
-    def once() -> float:
-        start = clock()
-        work()
-        return clock() - start
-
-    return min(once() for _ in range(times))
+    return min(timeit.repeat(work, timer=clock, repeat=times, number=1))
 
 
 def main() -> None:
@@ -78,8 +73,11 @@ def main() -> None:
     for what, times in ("first", 1), ("again", 5):
         took = sorted((1e3 * seconds(lambda: predict(run.job, run.plan), times), name) for name, run in runs)  # noqa: B023
         within = sum(each <= 2 for each, _ in took) / len(took)
-        middle = median(each for each, _ in took)
-        print(f"{len(runs)} public runs, {what}: median {middle:.2f} ms, {within:.0%} within 2, longest")
+        each = [taken for taken, _ in took]
+        print(
+            f"{len(runs)} public runs, {what}: mean {fmean(each):.2f} ms, median {median(each):.2f}, "
+            f"{within:.0%} within 2, longest"
+        )
         print("    " + ", ".join(f"{name} {each:.1f}" for each, name in took[:-6:-1]))
     many = 20_000
     tp, pp = np.tile([1, 2, 4, 8], many // 4), np.repeat([1, 2, 4, 8], many // 4)

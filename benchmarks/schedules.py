@@ -2,7 +2,7 @@
 seconds of this machine."""
 
 import argparse
-import time
+import timeit
 from collections.abc import Callable
 from functools import partial
 
@@ -21,13 +21,7 @@ RANKS, MICROBATCHES = 64, 1024
 
 def seconds(work: Callable[[], object], times: int = 3) -> float:
     """The best of a few runs."""
-
-    def once() -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-    return min(once() for _ in range(times))
+    return min(timeit.repeat(work, repeat=times, number=1))
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ Glossary: see `ndparallel.pipeline.actions`; and
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
+from itertools import count, repeat
 from typing import Any
 
 import numpy as np
@@ -36,20 +37,22 @@ class RankSide:
         self.group = group
         self.below = layout.ranks - 1 - rank
         self.pairs: list[tuple[Action, Action]] = []
-        self._stages = layout.stages_of(rank)
-        self._forwards = [count() for _ in self._stages]
-        self._backwards = [count() for _ in self._stages]
+        stages, backwards = layout.stages_of(rank), [count() for _ in range(layout.chunks)]
+        self._forwards = [actions("F", stage, count()) for stage in stages]
+        self._backwards, self._inputs = (
+            [actions(op, stage, numbers) for stage, numbers in zip(stages, backwards)] for op in "BI"
+        )
         self._weights_due: deque[tuple[int, int]] = deque()
 
     def F(self, chunk: int = 0) -> Action:
-        return Action("F", self._stages[chunk], next(self._forwards[chunk]))
+        return next(self._forwards[chunk])
 
     def B(self, chunk: int = 0) -> Action:
-        return Action("B", self._stages[chunk], next(self._backwards[chunk]))
+        return next(self._backwards[chunk])
 
     def I(self, chunk: int = 0) -> Action:  # noqa: E743
-        action = Action("I", self._stages[chunk], next(self._backwards[chunk]))
-        self._weights_due.append((action.stage, action.microbatch))
+        action = next(self._inputs[chunk])
+        self._weights_due.append(action[1:])
         return action
 
     def W(self) -> Action:
@@ -60,6 +63,11 @@ class RankSide:
         """Two actions that run as one."""
         self.pairs.append((first, second))
         yield from (first, second)
+
+
+def actions(op: str, stage: int, microbatches: Iterator[int]) -> Iterator[Action]:
+    """An op on a stage, microbatch after microbatch: thousands, so without a call of Python for each."""
+    return map(partial(tuple.__new__, Action), zip(repeat(op), repeat(stage), microbatches))
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from math import inf
 from typing import NamedTuple
 
 from ndparallel.base.sums import sum_of
-from ndparallel.pipeline.actions import Schedule
-from ndparallel.pipeline.catalog import build
+from ndparallel.pipeline.actions import Layout, Schedule
+from ndparallel.pipeline.recipe import write
+from ndparallel.pipeline.schedules import RECIPES
 from ndparallel.pipeline.step_order import Kind, StepOrder, step_order
 from ndparallel.pipeline.steps import KIND, Durations, Reduced, ReplayClocks, run
 from ndparallel.pipeline.timing import peak_activations
@@ -150,8 +151,7 @@ def step_seconds(work: Work, seconds: dict[str, list[float]], kind: Kind) -> flo
 
 
 @lru_cache(maxsize=32)
-def replay_of(
-    name: str, ranks: int, microbatches: int, chunks: int | None, group: int | None = None
-) -> Replay:
-    """Build a schedule, and put its steps in order, once in a process."""
-    return Replay(build(name, ranks, microbatches, chunks, group=group))
+def replay_of(name: str, ranks: int, microbatches: int, chunks: int = 1, group: int | None = None) -> Replay:
+    """Write a schedule, and put its steps in order, once in a process."""
+    recipe = RECIPES[name]
+    return Replay(write(name, recipe, Layout(recipe.layout, ranks, chunks), microbatches, group))

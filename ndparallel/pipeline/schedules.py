@@ -13,7 +13,7 @@ microbatches, r the rank.
 """
 
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 
 import numpy as np
 
@@ -37,11 +37,7 @@ CONTROLLABLE_MEMORY = "arXiv 2405.15362"
 
 def by_turns(forwards: Program, backwards: Program, first: int) -> Program:
     """`first` forwards, then one forward and one backward by turns, then the backwards that are left."""
-    yield from islice(forwards, first)
-    for forward in forwards:
-        yield forward
-        yield next(backwards)
-    yield from backwards
+    return chain(islice(forwards, first), chain.from_iterable(zip(forwards, backwards)), backwards)
 
 
 def one_chunk(at: RankSide, first: int) -> Program:

@@ -15,7 +15,7 @@ from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.step.framework import FrameworkWorkload
-from ndparallel.planner.step.schedule_timer import replay_of_step
+from ndparallel.planner.step.searched_schedule import replay_of_step
 from ndparallel.planner.step.step import one_stage
 from ndparallel.planner.step.workload import Workload
 

@@ -21,16 +21,16 @@ from functools import partial
 import numpy as np
 
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.schedule_timer import FULL_ROUNDS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import time_step
-from ndparallel.planner.step.schedule_timer import FULL_ROUNDS
 from ndparallel.search.candidates import Candidates
 
 EFFORT = 200_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
 PER_SCHEDULE = 1_000  # plans of every schedule whose estimates are compared
 TIMES_MET = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
-ATTEMPTS = 650  # the same of a schedule that is searched for
+ATTEMPTS = 150  # the same of a schedule that is searched for
 CERTIFY = 2.0  # times the effort, once more, for plans whose bounds keep the gap wide
 SURE = 0.01  # gap below which no more plans are timed for it
 TIGHT = 4  # plans that are timed of those that leave too little memory free

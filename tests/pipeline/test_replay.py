@@ -111,8 +111,8 @@ def test_a_line_to_several_ranks_is_free_where_none_of_them_is_shorter_than_a_me
 
 
 def test_a_schedule_is_put_in_order_once():
-    assert replay_of("1f1b", 4, 8, None) is replay_of("1f1b", 4, 8, None)
-    assert replay_of("1f1b", 4, 8, None).peaks == peak_activations(build("1f1b", 4, 8)) == [4, 3, 2, 1]
+    assert replay_of("1f1b", 4, 8) is replay_of("1f1b", 4, 8)
+    assert replay_of("1f1b", 4, 8).peaks == peak_activations(build("1f1b", 4, 8)) == [4, 3, 2, 1]
 
 
 def test_ranks_that_wait_for_one_another_are_an_error_that_says_so():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.pipeline import schedule_timer
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.replay import Replay
 from ndparallel.pipeline.steps import Durations
@@ -23,7 +24,6 @@ from ndparallel.planner.picture import timeline_of
 from ndparallel.planner.prediction import memory_of, predict, time_step, workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of, layers_by_stage
-from ndparallel.planner.step import schedule_timer
 from ndparallel.planner.step.framework import framework_workload, slowest_of
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.search.bounds.lower_bound import lower_bound
@@ -100,7 +100,7 @@ def test_a_plan_says_how_many_layers_each_stage_has():
 
 def test_a_pipelines_first_rank_waits_for_the_last_gradients_of_a_slower_one():
     """The second starts at 1 s and works 6 * 4 s; the first takes a second more for what comes up then."""
-    timer = schedule_timer.ScheduleTimer(Plan(pp=2), 6)
+    timer = schedule_timer.ScheduleTimer("1f1b", 2, 1, 6)
     work = Work([1.0, 2.0], [1.0, 2.0], 0.0)
     assert timer.soonest_ends([0.0, 1.0], work) == timer.ends_after_rounds(work).end == [26, 25]
 

@@ -7,10 +7,10 @@ import pytest
 
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.schedule_timer import FULL_ROUNDS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import STACKS
-from ndparallel.planner.step.schedule_timer import FULL_ROUNDS
 from ndparallel.search import timing_queue
 from ndparallel.search.candidates import Candidates, add
 from ndparallel.search.pruning import Part, RowGroup

@@ -1,6 +1,6 @@
 """The step of a pipeline: the schedule's own actions, and then each rank's gradients and optimizer.
 
-Idea   The schedule is timed (ndparallel.planner.step.schedule_timer) on the seconds of its actions
+Idea   The schedule is timed (ndparallel.pipeline.schedule_timer) on the seconds of its actions
        (ndparallel.planner.step.action_seconds). Where somebody asks where the time goes, it is timed a second
        time with messages that take no time: what that saves is waiting for messages, and the rest of the
        waiting is bubble and imbalance.
@@ -20,11 +20,12 @@ from functools import cached_property
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.replay import Ends, Replay
 from ndparallel.pipeline.rounds import ends_by_rounds
+from ndparallel.pipeline.schedule_timer import ScheduleTimer
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.step.action_seconds import ActionSeconds, is_plain
 from ndparallel.planner.step.paired import pairs_run, saved
-from ndparallel.planner.step.schedule_timer import ScheduleTimer, replay_of_step
+from ndparallel.planner.step.searched_schedule import replay_of_step
 from ndparallel.planner.step.tail import Tails
 from ndparallel.planner.step.workload import Workload
 
@@ -36,8 +37,9 @@ class PipelineTimer(ScheduleTimer):
     from those above it."""
 
     def __init__(self, work: Workload) -> None:
-        super().__init__(work.plan, work.plan.microbatches(work.job))
-        self.work, self.actions = work, ActionSeconds(work)
+        plan = work.plan
+        super().__init__(plan.schedule, plan.pp, plan.chunks, plan.microbatches(work.job))
+        self.plan, self.work, self.actions = plan, work, ActionSeconds(work)
 
     # ---- 1. when each rank ends its last action
 

@@ -1,4 +1,4 @@
-"""When the ranks of a plan's pipeline end, on given seconds of its actions.
+"""When the ranks of a written schedule end, without timing every action of a long step.
 
 Idea   Once a pipeline is full, every round of microbatches takes the same. So a short step is timed action by
        action, and the rounds between it and the real step are added (ndparallel.pipeline.rounds). Where they
@@ -15,18 +15,14 @@ Glossary
 
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
-from typing import Any
-
-import numpy as np
 
 from ndparallel.base.sums import sum_of
-from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.replay import Ends, Replay, replay_of
 from ndparallel.pipeline.rounds import round_seconds
-from ndparallel.pipeline.search import check_size, search
+from ndparallel.pipeline.schedules import RECIPES
 from ndparallel.pipeline.work import Work
 from ndparallel.pipeline.work_by_rank import busiest, longest_reducing, way_up, work_by_rank
-from ndparallel.planner.job import Plan
 
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
 WHOLE = 5000  # microbatches times stages of a step that is not very long: it takes some milliseconds
@@ -34,16 +30,18 @@ PERIOD = 2  # microbatches after which most full pipelines without groups do the
 
 
 class ScheduleTimer:
-    """Times the schedule of a plan's pipeline."""
+    """Times one schedule on whatever seconds its actions take."""
 
-    def __init__(self, plan: Plan, microbatches: int) -> None:
-        self.plan, self.microbatches = plan, microbatches
-        self.per_round = per_round(plan.schedule, int(microbatches), int(plan.pp))
+    def __init__(self, schedule: str, ranks: int, chunks: int, microbatches: int) -> None:
+        self.schedule, self.microbatches = schedule, microbatches
+        self.recipe, self.ranks, self.chunks = RECIPES[schedule], ranks, chunks
+        self.layout = Layout(self.recipe.layout, ranks, chunks)
+        self.per_round = per_round(schedule, int(microbatches), int(ranks))
 
     @cached_property
     def rounds(self) -> tuple[Replay, Replay, float]:
         """The whole step, or the `short_steps` of a very long one."""
-        if self.microbatches * self.plan.stages <= WHOLE:
+        if self.microbatches * self.layout.stages <= WHOLE:
             return self.replay(self.microbatches), self.replay(self.microbatches), 0.0
         return self.short_steps
 
@@ -57,13 +55,14 @@ class ScheduleTimer:
         return self.replay(few), self.replay(few + self.per_round), (self.microbatches - few) / self.per_round
 
     def replay(self, microbatches: int) -> Replay:
-        return replay_for(self.plan, microbatches, self.per_round if self.plan.recipe.group else None)
+        group = self.per_round if self.recipe.group else None
+        return replay_of(self.schedule, self.ranks, microbatches, self.chunks, group)
 
     def full_steps(self) -> Iterator[tuple[Replay, Replay]]:
         """Short steps that fill the pipeline, each with one that has another round, the shortest first."""
-        plan, sizes = self.plan, [(FULL_ROUNDS * self.per_round, self.per_round)]
-        if not plan.recipe.group:
-            in_flight = int(plan.recipe.peak_in_flight(self.microbatches, 0, plan.pp, plan.chunks))
+        sizes = [(FULL_ROUNDS * self.per_round, self.per_round)]
+        if not self.recipe.group:
+            in_flight = int(self.recipe.peak_in_flight(self.microbatches, 0, self.ranks, self.chunks))
             sizes.insert(0, (in_flight + 2 * PERIOD, PERIOD))
         for full, period in sizes:
             few = full + (self.microbatches - full) % period
@@ -103,16 +102,16 @@ class ScheduleTimer:
         return Ends(
             before.start,
             [found + lack for found, lack in zip(end, lacks)],
-            [found + lacks[self.plan.layout.rank(stage)] for stage, found in enumerate(complete)],
+            [found + lacks[self.layout.rank(stage)] for stage, found in enumerate(complete)],
             [found + lack for found, lack in zip(reduced, lacks)],
         )
 
     def soonest_ends(self, start: list[float], durations: Work) -> list[float]:
         """When ranks that start so can end at the soonest: each does its own work on every microbatch, and
         the first one waits until the last gradients have come up from every other."""
-        replay, splits = self.rounds[0], self.plan.recipe.splits
-        stages = [self.plan.layout.stages_of(rank) for rank in range(self.plan.pp)]
-        weights = durations.seconds_by_stage(self.plan.stages)["W"]
+        replay, splits = self.rounds[0], self.recipe.splits
+        stages = [self.layout.stages_of(rank) for rank in range(self.ranks)]
+        weights = durations.seconds_by_stage(self.layout.stages)["W"]
         up = way_up(replay, durations, "I" if splits else "B")
         own = [self.microbatches * each for each in work_by_rank(replay, durations)]
         left = [self.microbatches * splits * sum_of(weights[stage] for stage in held) for held in stages]
@@ -126,33 +125,3 @@ class ScheduleTimer:
 def per_round(schedule: str, microbatches: int, ranks: int) -> int:
     """After how many microbatches a full pipeline does the same again."""
     return RECIPES[schedule].microbatches_per_round(microbatches, ranks)
-
-
-def replay_for(plan: Plan, microbatches: int, group: int | None = None) -> Replay:
-    return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None, group)
-
-
-def replay_of_step(plan: Plan, microbatches: int, durations: Work | None) -> Replay:
-    """The plan's schedule by name; one that is searched for is made for these very seconds (2401.10241,
-    section 3.1)."""
-    if not plan.recipe.memory_limit:
-        return replay_for(plan, microbatches)
-    assert durations
-    check_size(plan.pp, microbatches, plan.schedule)
-    passes = (durations.forward, durations.backward_input, durations.backward_weight)
-    seconds = map(hashable, (*passes, durations.latency, durations.wire))
-    return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *seconds)
-
-
-@lru_cache(maxsize=16)
-def searched(ranks: int, microbatches: int, memory_limit: int, *parts: Any) -> Replay:
-    """A schedule, searched once for the seconds of a step, its memory and its picture."""
-    forward, inputs, weights, latency, wire = parts
-    actions = Work(forward, inputs, weights, latency=latency, wire=wire)
-    return Replay(search(ranks, microbatches, actions, memory_limit=memory_limit))
-
-
-def hashable(seconds: Any) -> Any:
-    """Numbers of one or two dimensions as tuples."""
-    each = np.asarray(seconds).tolist()
-    return tuple(map(hashable, each)) if isinstance(each, list) else each

@@ -1,0 +1,93 @@
+"""One attempt of a search, against lists that the clock times."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ndparallel.pipeline.attempt import Memory, Policy, Problem, attempt
+from ndparallel.pipeline.search import policies
+from ndparallel.pipeline.timing import peak_activations, time_schedule
+from ndparallel.pipeline.work import Work
+from tests.support.pipelines import is_legal
+
+
+def drawn(seed: int) -> Problem:
+    """A pipeline whose stages, messages and memory may be as unlike as can be."""
+    draw = Random(seed)
+    P, M = draw.randint(1, 6), draw.randint(1, 14)
+
+    def by_stage(most: float) -> list[float] | float:
+        return [draw.uniform(0.1, most) for _ in range(P)] if draw.random() < 0.5 else draw.uniform(0.1, most)
+
+    def by_link(most: float) -> list[list[float]]:
+        return [[draw.uniform(0, most) for _ in range(P)] for _ in range(P)]
+
+    work = Work(by_stage(2), by_stage(2), by_stage(2), latency=by_link(0.5), wire=by_link(3))
+    return Problem(P, M, work, Memory(draw.uniform(1, 2 * P), draw.choice([0.0, 0.4, 1.0])))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_an_attempt_says_how_long_its_own_lists_take(seed):
+    problem = drawn(seed)
+    for policy in policies(problem):
+        made = attempt(problem, policy)
+        assert made and is_legal(made.schedule())
+        timing = time_schedule(made.schedule(), problem.work)
+        assert made.span == pytest.approx(max(timing.spans), rel=1e-12)
+        assert made.makespan == pytest.approx(timing.makespan, rel=1e-12)
+        held = peak_activations(made.schedule(), problem.memory.released_by_input)
+        assert max(held) <= problem.memory.limit + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_attempt_is_given_up_once_its_span_is_too_long_and_not_before(seed):
+    problem = drawn(seed)
+    for policy in policies(problem):
+        made = attempt(problem, policy)
+        assert made and attempt(problem, policy, made.span * (1 + 1e-9)) == made
+        given_up = attempt(problem, policy, made.span * (1 - 1e-3))
+        assert given_up is None or problem.ranks == 1 or given_up.span == made.span
+
+
+EVEN = Problem(3, 6, Work(1.0, 1.0, 0.5, latency=0.6), Memory(9, 0.0))
+
+
+def test_a_w_that_may_delay_nothing_leaves_f_and_i_where_they_are_without_it():
+    """But for the first rank's I behind its last F, for which nobody waits."""
+    starts = []
+    for weight_seconds in (0.5, 0.0):
+        problem = EVEN._replace(work=replace(EVEN.work, backward_weight=weight_seconds))
+        made = attempt(problem, Policy((4, 2, 0), 0.0, False))
+        assert made
+        timing = time_schedule(made.schedule(), problem.work)
+        starts.append(
+            [
+                [start for action, start in zip(actions, times) if action.op != "W"]
+                for actions, times in zip(timing.schedule.actions[1:], timing.start[1:])
+            ]
+        )
+    assert starts[0] == starts[1]
+
+
+@pytest.mark.parametrize(
+    ("weight_seconds", "delay", "delay_last", "end"),
+    [
+        (0.6, 0.0, False, "IWIWIWWWW"),
+        (0.6, 0.5, False, "IWWIWIWWW"),  # a second W fits for two thirds
+        (0.7, 0.5, False, "IWIWIWWWW"),  # and here for three sevenths
+        (0.7, 1.0, False, "IWWIIWWWW"),  # then I4 is late, and the last one finds its gradient there
+        (0.7, 1.0, True, "IWWIWIWWW"),
+    ],
+)
+def test_a_w_is_done_in_a_wait_that_is_as_long_as_the_policy_wants(weight_seconds, delay, delay_last, end):
+    """The middle rank waits a second before each of its last two I."""
+    problem = EVEN._replace(work=replace(EVEN.work, backward_weight=weight_seconds))
+    made = attempt(problem, Policy((4, 2, 0), delay, delay_last))
+    assert made and "".join(action.op for action in made.schedule().actions[1])[9:] == end
+
+
+def test_a_rank_without_room_for_the_next_f_does_a_w_first():
+    for limit, ops in ((9, "FFFIFIFIFI"), (4, "FFFIFIWFIW"), (3, "FFFIWFIWFI")):
+        made = attempt(EVEN._replace(memory=Memory(limit, 0.0)), Policy((4, 2, 0), 0.0, False))
+        assert made and "".join(action.op for action in made.schedule().actions[1])[:10] == ops
