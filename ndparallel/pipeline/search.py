@@ -112,7 +112,7 @@ def handwritten(problem: Problem) -> Iterator[Handwritten]:
         if recipe.chunks == 1 and not recipe.is_searched:
             timer = ScheduleTimer(name, ranks, 1, microbatches)
             if most_held(timer, memory.released_by_input) <= memory.limit + TINY:
-                paced = timer.paced(work) if microbatches > ROUNDS_TRIED * ranks else None
+                paced = timer.paced(work) if microbatches > 2 * ranks else None
                 ends = paced[0] if paced else timer.replay(microbatches).ends(work)
                 yield Handwritten(name, problem, ends.longest_span, max(ends.end))
 
@@ -132,15 +132,15 @@ def attempts(
     latest: float = inf,
     longest: float = inf,
 ) -> list[TriedOrder]:
-    """The `keep` best attempts that end by `latest` (None: all), the best first. One is given up once its
-    span must be longer than theirs, or than `longest`."""
+    """The `keep` best attempts that end by `latest` (None: all), the best first; of equals those of the least
+    head starts and delays. One is given up once its span must be longer than theirs, or than `longest`."""
     found: list[TriedOrder] = []
     for policy in tried:
         full = found and len(found) == keep
         useful = min(longest, found[-1].span) if full else longest
         made = attempt(problem, policy, useful * (1 + ROUNDING))
         if made and made.makespan <= latest:
-            found = sorted([*found, made], key=length)[:keep]
+            found = sorted([*found, made], key=lambda one: (length(one), one.policy))[:keep]
     return found
 
 
@@ -150,8 +150,9 @@ def length(order: TriedOrder | Handwritten) -> tuple[float, float]:
 
 
 def policies(problem: Problem) -> Iterator[Policy]:
+    """All policies, the long head starts first: these are seldom bad, so that others are soon given up."""
     starts = dict.fromkeys(tuple(head_starts(problem, per_rank)) for per_rank in HEAD_STARTS)
-    return itertools.starmap(Policy, itertools.product(starts, DELAYS, (False, True)))
+    return itertools.starmap(Policy, itertools.product(reversed(starts), reversed(DELAYS), (True, False)))
 
 
 def head_starts(problem: Problem, per_rank: float) -> list[int]:

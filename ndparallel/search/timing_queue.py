@@ -4,7 +4,7 @@ Idea   Time the plan of the least estimate, learn from it how far the bound was 
        on until no estimate that is left is below what was found, or the effort is spent. The bounds of
        what is left say how much faster the best could still be; where that is too much, plans are timed in
        the order of their bounds.
-Cost   the effort; a schedule that is searched for takes a tenth of a second and more.
+Cost   the effort; a schedule that is searched for takes some hundredths of a second.
 Limit  Which plans are timed follows from their bounds and steps alone, not from how long anything takes here.
 
 Glossary
