@@ -68,7 +68,7 @@ STEPS = (
     "paired",
     "parameter_kernels",
     "pipeline",
-    "schedule_timer",
+    "searched_schedule",
     "stage_messages",
     "step",
 )

@@ -22,7 +22,7 @@ from ndparallel.pipeline.schedules import by_turns
 from ndparallel.pipeline.timing import kept_by
 from ndparallel.pipeline.work import Work
 
-SOON = nextafter(0, 1)  # a rank that does not wait at all does no W
+SOON = nextafter(0, inf)  # a rank that does not wait at all does no W
 TINY = 1e-9  # of an activation: sums of shares are not exact
 
 
@@ -186,13 +186,16 @@ def fill_waits(
     problem: Problem, passes: Passes, least_waits: Iterable[float], states: RankStates
 ) -> list[int] | None:
     """Go through all steps, as `ndparallel.pipeline.steps.run_on_lines` does, with W before them; return how
-    many before each. None as soon as a rank has been idle for too long."""
+    many before each. None as soon as a rank has been idle for too long.
+
+    With one chunk each line joins the same two ranks, so that messages may just as well wait at its end.
+    """
     seconds, weight_kept = problem.work.seconds_by_stage(problem.ranks), problem.memory.released_by_input - 1
     by_kind, most_held, kept, due = passes.effects(seconds, problem.memory)
     latency, wire = passes.replay.messages(problem.work)
     now, weights_due, held, idle_left = states
     lines, first_byte, weights = passes.replay.at_rest().lines, [0.0], []
-    for (rank, kind, sender, line, link, out_line, out_link), least in zip(passes.steps, least_waits):
+    for (rank, kind, sender, line, link, _, out_link), least in zip(passes.steps, least_waits):
         start, there, free = now[rank], first_byte[sender], lines[line]
         if free > there:
             there = free
@@ -210,10 +213,6 @@ def fill_waits(
             if idle_left[rank] < 0:
                 return None
             start = there
-        now[rank] = leaves = start + by_kind[kind]
-        free = lines[out_line]
-        if free > leaves:
-            leaves = free
-        lines[out_line] = leaves + wire[out_link]
-        first_byte.append(leaves + latency[out_link])
+        now[rank] = end = start + by_kind[kind]
+        first_byte.append(end + latency[out_link])
     return weights

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.attempt import Memory, Problem
 from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
-from ndparallel.pipeline.search import attempts, policies, search
+from ndparallel.pipeline.search import attempts, check_size, policies, search
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 from tests.support.pipelines import DURATIONS, is_legal, timed
@@ -163,3 +163,13 @@ def test_a_long_step_is_searched_as_well_as_with_all_attempts_at_its_full_length
     best = attempts(problem, policies(problem))[0]
     found = time_schedule(search(P, M, work, *memory), work)
     assert max(found.spans) <= 1.001 * best.span
+
+
+def test_a_search_of_more_than_its_limit_is_refused():
+    check_size(50, 1000)
+    with pytest.raises(UserError, match="zb-1p tries about 50 orders, too many for 3 stages and 16667 micro"):
+        check_size(3, 16_667, "zb-1p")
+
+
+def test_a_search_tries_about_50_policies():
+    assert len(set(policies(Problem(16, 64, Work(), Memory(64, 0.0))))) == 54

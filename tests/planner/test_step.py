@@ -105,6 +105,17 @@ def test_a_pipelines_first_rank_waits_for_the_last_gradients_of_a_slower_one():
     assert timer.soonest_ends([0.0, 1.0], work) == timer.ends_after_rounds(work).end == [26, 25]
 
 
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)])
+def test_a_very_long_step_of_even_stages_is_extrapolated_exactly(schedule, chunks):
+    work = Work(1.0, 1.5, 0.5, latency=0.1)
+    timer, whole = (schedule_timer.ScheduleTimer(schedule, 4, chunks, 64) for _ in range(2))
+    with mock.patch.object(schedule_timer, "WHOLE", 0), mock.patch.object(timer, "paced", return_value=None):
+        found = timer.ends_after_rounds(work)
+    exact = whole.replay(64).ends(work)
+    assert found.end == pytest.approx(exact.end, rel=1e-12)
+    assert found.complete == pytest.approx(exact.complete, rel=1e-12)
+
+
 def test_the_bubble_of_1f1b_is_p_minus_1_microbatches_where_stages_are_equal():
     even = replace(LLAMA, vocab=1)
     step = time_step(job(shape=even), Plan(pp=4, micro_batch=2))
