@@ -52,7 +52,7 @@ def test_an_attempt_is_given_up_once_a_rank_has_been_idle_for_too_long_and_not_b
             assert attempt(problem, policy, made.span - 0.005) is None
 
 
-EVEN = Problem(3, 6, Work(1.0, 1.0, 0.5, latency=0.6), Memory(9, 0.0))
+EVEN = Problem(3, 6, Work(1.0, 1.0, 0.5, latency=0.5), Memory(9, 0.0))
 
 
 def test_a_w_that_may_delay_nothing_leaves_f_and_i_where_they_are_without_it():
@@ -86,6 +86,7 @@ def ops_of(rank: int, problem: Problem, policy: Policy) -> str:
         (0.7, 0.5, False, "IWIWIWWWW"),  # and here for three sevenths
         (0.7, 1.0, False, "IWWIIWWWW"),  # then I4 is late, and the last one finds its gradient there
         (0.7, 1.0, True, "IWWIWIWWW"),
+        (1.0, 0.0, False, "IWIWIWWWW"),  # as long as the wait
     ],
 )
 def test_a_w_is_done_in_a_wait_that_is_as_long_as_the_policy_wants(weight_seconds, delay, delay_last, end):

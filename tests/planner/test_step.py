@@ -14,10 +14,10 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline import schedule_timer
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.pipeline.replay import Replay
+from ndparallel.pipeline.replay import Ends, Replay
 from ndparallel.pipeline.steps import Durations
 from ndparallel.pipeline.timing import time_schedule
-from ndparallel.pipeline.work import Work
+from ndparallel.pipeline.work import Reduction, Work
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.picture import timeline_of
@@ -98,20 +98,52 @@ def test_a_plan_says_how_many_layers_each_stage_has():
         predict(job(), replace(plan, stage_layers=(8, 8, 8, 7)))
 
 
-def test_a_pipelines_first_rank_waits_for_the_last_gradients_of_a_slower_one():
-    """The second starts at 1 s and works 6 * 4 s; the first takes a second more for what comes up then."""
-    timer = schedule_timer.ScheduleTimer("1f1b", 2, 1, 6)
-    work = Work([1.0, 2.0], [1.0, 2.0], 0.0)
-    assert timer.soonest_ends([0.0, 1.0], work) == timer.ends_after_rounds(work).end == [26, 25]
+@pytest.mark.parametrize(
+    ("schedule", "forward", "backward_input", "backward_weight", "ends"),
+    [
+        ("1f1b", [1, 2], [1, 2], [0, 0], [26, 25]),  # a second more for what comes up from the second rank
+        ("1f1b", [3, 1], [3, 1], [0, 0], [36, 13]),  # the first rank's own work
+        ("zb-h1", [1, 3], [1, 3], [0.5, 2], [38, 49]),  # weights of the second rank that nobody waits for
+    ],
+)
+def test_a_pipeline_ends_no_sooner_than_work_and_the_last_gradients_allow(
+    schedule, forward, backward_input, backward_weight, ends
+):
+    """The second rank starts at 1 s."""
+    timer = schedule_timer.ScheduleTimer(schedule, 2, 1, 6)
+    work = Work(forward, backward_input, backward_weight)
+    assert timer.soonest_ends([0.0, 1.0], work) == ends
+    assert all(np.array(timer.ends_after_rounds(work).end) >= ends)
+
+
+def extrapolated(timer: schedule_timer.ScheduleTimer, work: Work) -> Ends:
+    """The ends of a step as if it were very long, and its rounds not alike."""
+    with mock.patch.object(schedule_timer, "WHOLE", 0), mock.patch.object(timer, "paced", return_value=None):
+        return timer.ends_after_rounds(work)
+
+
+def test_no_extrapolated_end_is_sooner_than_work_and_the_last_gradients_allow():
+    """Two short steps of a breadth-first schedule alone say 654 and 652 s."""
+    work = Work([10, 10, 1, 1], [2, 20, 20, 2], 0.0, reductions=[Reduction(0.0, 0.0, 0.0)] * 4)
+    timer = schedule_timer.ScheduleTimer("looped-bfs", 2, 2, 20)
+    found, exact = extrapolated(timer, work), timer.replay(20).ends(work)
+    assert found.end == found.reduced == exact.end == [672, 670]
+    assert found.complete[:2] == exact.complete[:2] == [672, 670]
+
+
+@pytest.mark.parametrize("latency", [0.3, 1.3, 2.7])
+@pytest.mark.parametrize("microbatches", [30, 31])
+def test_rounds_of_two_microbatches_pace_a_1f1b_that_waits_for_messages(microbatches, latency):
+    timer, work = schedule_timer.ScheduleTimer("1f1b", 4, 1, microbatches), Work(latency=latency)
+    paced = timer.paced(work)
+    assert paced and paced[0].end == pytest.approx(timer.replay(microbatches).ends(work).end, rel=1e-12)
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)])
 def test_a_very_long_step_of_even_stages_is_extrapolated_exactly(schedule, chunks):
     work = Work(1.0, 1.5, 0.5, latency=0.1)
-    timer, whole = (schedule_timer.ScheduleTimer(schedule, 4, chunks, 64) for _ in range(2))
-    with mock.patch.object(schedule_timer, "WHOLE", 0), mock.patch.object(timer, "paced", return_value=None):
-        found = timer.ends_after_rounds(work)
-    exact = whole.replay(64).ends(work)
+    timer = schedule_timer.ScheduleTimer(schedule, 4, chunks, 64)
+    found, exact = extrapolated(timer, work), timer.replay(64).ends(work)
     assert found.end == pytest.approx(exact.end, rel=1e-12)
     assert found.complete == pytest.approx(exact.complete, rel=1e-12)
 
