@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.attempt import Memory, Problem
 from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
-from ndparallel.pipeline.search import attempts, check_size, policies, search
+from ndparallel.pipeline.search import attempts, check_size, head_starts, policies, search
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 from tests.support.pipelines import DURATIONS, is_legal, timed
@@ -173,3 +173,16 @@ def test_a_search_of_more_than_its_limit_is_refused():
 
 def test_a_search_tries_about_50_policies():
     assert len(set(policies(Problem(16, 64, Work(), Memory(64, 0.0))))) == 54
+
+
+@pytest.mark.parametrize(
+    ("ranks", "limit", "expected"),
+    [
+        (4, 4, [3, 2, 1, 0]),  # as 1F1B
+        (4, 3 - 1e-12, [2, 1, 0, 0]),  # a limit may be a sum of shares
+        (4, 20, [9, 6, 3, 0]),
+        (9, 20, [24, 21, 18, 15, 12, 9, 6, 3, 0]),  # which is as many as there are microbatches
+    ],
+)
+def test_a_head_start_of_three_per_rank_below_is_as_long_as_memory_allows(ranks, limit, expected):
+    assert head_starts(Problem(ranks, 20, Work(), Memory(limit, 0.0)), 3) == expected

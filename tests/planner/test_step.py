@@ -101,7 +101,13 @@ def test_a_plan_says_how_many_layers_each_stage_has():
 @pytest.mark.parametrize(
     ("schedule", "forward", "backward_input", "backward_weight", "ends"),
     [
-        ("1f1b", [1, 2], [1, 2], [0, 0], [26, 25]),  # a second more for what comes up from the second rank
+        (
+            "1f1b",
+            [1, 2],
+            [0.5, 1.5],
+            [0.5, 0.5],
+            [26, 25],
+        ),  # a second more for what comes up from the second rank
         ("1f1b", [3, 1], [3, 1], [0, 0], [36, 13]),  # the first rank's own work
         ("zb-h1", [1, 3], [1, 3], [0.5, 2], [38, 49]),  # weights of the second rank that nobody waits for
     ],
@@ -139,11 +145,12 @@ def test_rounds_of_two_microbatches_pace_a_1f1b_that_waits_for_messages(microbat
     assert paced and paced[0].end == pytest.approx(timer.replay(microbatches).ends(work).end, rel=1e-12)
 
 
+@pytest.mark.parametrize("microbatches", [14, 64])  # 14 are no more than the two short steps have
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)])
-def test_a_very_long_step_of_even_stages_is_extrapolated_exactly(schedule, chunks):
+def test_a_very_long_step_of_even_stages_is_extrapolated_exactly(schedule, chunks, microbatches):
     work = Work(1.0, 1.5, 0.5, latency=0.1)
-    timer = schedule_timer.ScheduleTimer(schedule, 4, chunks, 64)
-    found, exact = extrapolated(timer, work), timer.replay(64).ends(work)
+    timer = schedule_timer.ScheduleTimer(schedule, 4, chunks, microbatches)
+    found, exact = extrapolated(timer, work), timer.replay(microbatches).ends(work)
     assert found.end == pytest.approx(exact.end, rel=1e-12)
     assert found.complete == pytest.approx(exact.complete, rel=1e-12)
 
