@@ -9,7 +9,8 @@ Limit  Which plans are timed follows from their bounds and steps alone, not from
 
 Glossary
     estimate  a bound, times what exact timing has added to the bounds of the same schedule
-    effort    actions of schedules that may be timed, at some microseconds each
+    effort    actions of written schedules that may be timed, at a quarter of a microsecond each; those that
+              are searched for have one of their own
     gap       share of the best step by which a plan that was not timed could be faster, at the most
 """
 
@@ -30,7 +31,10 @@ EFFORT = 200_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
 PER_SCHEDULE = 1_000  # plans of every schedule whose estimates are compared
 TIMES_MET = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
-ATTEMPTS = 150  # the same of a schedule that is searched for
+ATTEMPTS = 100  # the same of a schedule that is searched for, of the rounds that all attempts are made with
+FINALS = 40  # and of all its microbatches
+SEARCHES = 10  # times the effort, for schedules that are searched for
+SHARE = 4  # one of them takes this part of that at the most
 CERTIFY = 2.0  # times the effort, once more, for plans whose bounds keep the gap wide
 SURE = 0.01  # gap below which no more plans are timed for it
 TIGHT = 4  # plans that are timed of those that leave too little memory free
@@ -49,11 +53,11 @@ class TimingQueue:
     """The most promising plans of every schedule, and what was learnt of the bounds."""
 
     def __init__(self, job: TrainingJob, found: Candidates, effort: float):
-        self.cost = costs(job, found)
+        self.cost = costs(job, found).astype(float)
         self.names = [group.schedule for group in found.groups]
         number = np.array([[*RECIPES].index(name) for name in self.names], dtype=np.int8)[found.group]
         effort = max(effort, float(self.cost.min()))  # for one plan at least
-        affordable = self.cost <= effort
+        affordable = self.cost <= dearest(found, effort)
         of_each = [np.flatnonzero(affordable & (number == one)) for one in range(len(RECIPES))]
         self.places = np.concatenate([found.least(some, found.seconds, PER_SCHEDULE) for some in of_each])
         self.bound = found.seconds[self.places]
@@ -65,8 +69,7 @@ class TimingQueue:
         self.factors: dict[int, float] = {}
         self.open = np.ones(len(self.places), dtype=bool)
         self.effort = float(effort)
-        # of it for schedules that are searched for
-        self.searches = effort / (1 if self.searched.all() else 2)
+        self.searches = SEARCHES * effort
         # the dearest plan that is timed when the effort is spent, and too few plans are timed
         self.beyond_effort = effort / TOGETHER
 
@@ -84,7 +87,7 @@ class TimingQueue:
         """The estimate of each plan, in seconds."""
         factors = self.factors_of_groups()
         left = max(self.effort, self.beyond_effort) if below_top_k else self.effort
-        affordable = self.cost <= np.where(self.searched, min(self.searches, self.effort), left)
+        affordable = self.cost <= np.where(self.searched, self.searches, left)
         return np.where(self.open & affordable, self.bound * factors[self.group], np.inf)
 
     def batch(self, limit: float, below_top_k: bool) -> np.ndarray:
@@ -103,7 +106,9 @@ class TimingQueue:
         bounds = np.where(self.open, self.bound, np.inf)
         least = np.argsort(bounds, kind="stable")[:TOGETHER]
         least = least[bounds[least] < limit]
-        return least[np.cumsum(self.cost[least]) <= self.effort]
+        cost, searched = self.cost[least], self.searched[least]
+        spent = np.where(searched, np.cumsum(cost * searched), np.cumsum(cost * ~searched))
+        return least[spent <= np.where(searched, self.searches, self.effort)]
 
     def learn(self, place: int, seconds: float) -> None:
         self.open[place] = False
@@ -113,10 +118,10 @@ class TimingQueue:
     def spend(self, place: int) -> None:
         """A list of actions is written once, which costs most of its timing; schedules that are searched for
         are so each time."""
-        self.effort -= self.cost[place]
         if self.searched[place]:
             self.searches -= self.cost[place]
             return
+        self.effort -= self.cost[place]
         key = int(self.group[place]), int(self.microbatches[place])
         if key not in self.listed:
             self.listed.add(key)
@@ -132,9 +137,17 @@ def costs(job: TrainingJob, found: Candidates) -> np.ndarray:
             *((RECIPES[group.schedule].is_searched, group.chunks, group.pp) for group in found.groups)
         )
     )
-    most = np.where(searched, np.inf, (FULL_ROUNDS + 1) * lengths)  # microbatches that are timed one by one
-    each = lengths * np.where(searched, ATTEMPTS, chunks * TIMES_MET)
-    return np.minimum(found.microbatches(job), most[found.group]) * each[found.group]
+    group, microbatches = found.group, found.microbatches(job)
+    timed = np.minimum(
+        microbatches, ((FULL_ROUNDS + 1) * lengths)[group]
+    )  # as many are tried of a searched one
+    each = np.where(searched, ATTEMPTS, chunks * TIMES_MET)[group] * timed
+    return lengths[group] * (each + FINALS * microbatches * searched[group])
+
+
+def dearest(found: Candidates, effort: float) -> np.ndarray:
+    """The most that each plan may cost."""
+    return np.where(found.searched, SEARCHES * effort / SHARE, effort)
 
 
 def time_best(
@@ -157,10 +170,9 @@ def time_best(
 
 
 def estimates_of(job: TrainingJob, found: Candidates, queue: TimingQueue) -> np.ndarray:
-    """The estimates of all plans; infinite where a schedule takes more than the whole effort to search
-    for."""
+    """The estimates of all plans; infinite where a schedule takes too long to search for."""
     estimates = found.seconds * queue.factors_of_groups()[found.group]
-    return np.where(found.searched & (costs(job, found) > EFFORT), np.inf, estimates)
+    return np.where(found.searched & (costs(job, found) > dearest(found, EFFORT)), np.inf, estimates)
 
 
 def time_tight(

@@ -14,7 +14,18 @@ from ndparallel.planner.software import STACKS
 from ndparallel.search import timing_queue
 from ndparallel.search.candidates import Candidates, add
 from ndparallel.search.pruning import Part, RowGroup
-from ndparallel.search.timing_queue import AGAIN, ATTEMPTS, TIMES_MET, TOGETHER, Timed, TimingQueue, gap
+from ndparallel.search.timing_queue import (
+    AGAIN,
+    ATTEMPTS,
+    FINALS,
+    SEARCHES,
+    SHARE,
+    TIMES_MET,
+    TOGETHER,
+    Timed,
+    TimingQueue,
+    gap,
+)
 
 JOB = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 16)
 SEARCHED = next(name for name, recipe in RECIPES.items() if recipe.is_searched)
@@ -47,10 +58,11 @@ def queue_of(seconds, effort=1e9, name="1f1b") -> TimingQueue:
 def test_a_plan_costs_the_actions_of_its_microbatches_at_most_of_some_rounds_or_many_attempts():
     groups = [("1f1b", 1, 2), ("interleaved", 3, 2), (SEARCHED, 1, 2)]
     few = timing_queue.costs(JOB, candidates(groups, [[1.0]] * 3, micro_batch=8))  # two microbatches
-    assert few.tolist() == [2 * EACH, 2 * EACH * 3, 2 * 2 * ATTEMPTS]
+    assert few.tolist() == [2 * EACH, 2 * EACH * 3, 2 * 2 * (ATTEMPTS + FINALS)]
     many = timing_queue.costs(replace(JOB, global_batch=1600), candidates(groups, [[1.0]] * 3, micro_batch=1))
     rounds = (FULL_ROUNDS + 1) * 2
-    assert many.tolist() == [rounds * EACH, rounds * EACH * 3, 1600 * 2 * ATTEMPTS]
+    searched = 2 * (rounds * ATTEMPTS + 1600 * FINALS)
+    assert many.tolist() == [rounds * EACH, rounds * EACH * 3, searched]
 
 
 def test_plans_are_timed_from_the_least_estimate_on_so_many_together_and_only_below_the_limit():
@@ -83,7 +95,7 @@ def test_a_list_of_actions_is_written_once_and_a_searched_one_each_time():
         for place in range(3):
             queue.learn(place, 1.0)
         spent = each * (1 + 2 * again)
-        assert before - queue.effort == pytest.approx(spent)
+        assert before - queue.effort == pytest.approx(spent if name == "1f1b" else 0.0)
         assert searches - queue.searches == pytest.approx(0.0 if name == "1f1b" else spent)
 
 
@@ -98,18 +110,24 @@ def test_effort_ends_the_queue_but_for_what_must_be_shown():
     assert len(queue.least_bounds(np.inf)) == 0
 
 
-def test_half_of_the_effort_is_for_schedules_that_are_searched_for_where_there_are_others():
-    groups = [("1f1b", 1, 2), (SEARCHED, 1, 2)]
-    assert TimingQueue(JOB, candidates(groups, [[1.0], [1.0]]), 1e9).searches == 0.5e9
-    assert TimingQueue(JOB, candidates(groups[1:], [[1.0]]), 1e9).searches == 1e9
-
-
-def test_a_schedule_is_searched_for_only_within_its_share_and_what_is_left_of_all():
+def test_a_schedule_is_searched_for_within_what_is_left_for_searches_and_not_of_the_effort():
     queue = queue_of([1.0], effort=1e9, name=SEARCHED)
-    enough, little = 1e9, queue.cost[0] / 2
-    for searches, left, timed in ((enough, enough, 1), (little, enough, 0), (enough, little, 0)):
+    assert queue.searches == SEARCHES * queue.effort
+    for searches, left, timed in ((1e9, 1e9, 1), (queue.cost[0] / 2, 1e9, 0), (1e9, 0.0, 1)):
         queue.searches, queue.effort, queue.beyond_effort = searches, left, 0.0
-        assert len(queue.batch(np.inf, True)) == timed
+        assert len(queue.batch(np.inf, True)) == len(queue.least_bounds(np.inf)) == timed
+
+
+def test_for_the_certificate_written_and_searched_schedules_spend_each_their_own():
+    queue = TimingQueue(JOB, candidates([("1f1b", 1, 2), (SEARCHED, 1, 2)], [[1.0, 3.0], [2.0, 4.0]]), 1e9)
+    written, searched = (queue.cost[queue.searched == each].max() for each in (False, True))
+    for effort, searches, bounds in (
+        (2 * written, 2 * searched, [1, 2, 3, 4]),
+        (written, 2 * searched, [1, 2, 4]),
+        (2 * written, searched, [1, 2, 3]),
+    ):
+        queue.effort, queue.searches = effort, searches
+        assert queue.bound[queue.least_bounds(np.inf)].tolist() == bounds
 
 
 def test_for_the_certificate_plans_are_timed_that_could_be_faster_by_more_than_is_sure(monkeypatch):
@@ -133,11 +151,11 @@ def test_what_is_left_of_the_effort_goes_to_the_certificate(monkeypatch):
     assert queue.effort == effort - 8 * EACH + timing_queue.CERTIFY * effort  # eight microbatches were timed
 
 
-def test_a_schedule_that_takes_the_whole_effort_to_search_for_has_an_estimate_and_none_that_takes_more(
+def test_a_schedule_that_takes_a_quarter_of_all_searches_has_an_estimate_and_none_that_takes_more(
     monkeypatch,
 ):
     found = candidates([(SEARCHED, 1, 2)], [[1.0]])
-    (cost,) = timing_queue.costs(JOB, found)
+    (cost,) = timing_queue.costs(JOB, found) * SHARE / SEARCHES
     for effort, estimate in ((cost, 1.0), (cost - 1, np.inf)):
         monkeypatch.setattr(timing_queue, "EFFORT", effort)
         queue = TimingQueue(JOB, found, effort)
