@@ -136,9 +136,9 @@ class PipelineBound:
             acting = self.microbatches * self.each[:W].sum(axis=0) - self.before[W]
         last = np.maximum((acting + self.down_and_up).max(axis=0), self.through_all(recipe))
         seconds = np.maximum((self.down + busy + self.tail).max(axis=0), last + self.tail[0])
-        return (
-            np.maximum(seconds, self.of_first_rank(recipe) + self.tail[0]) if recipe.head_start else seconds
-        )
+        if recipe.head_start:
+            seconds = np.maximum(seconds, self.with_first_wait(recipe)[0] + self.tail[0])
+        return seconds
 
     def through_all(self, recipe: Recipe) -> np.ndarray:
         """One microbatch goes through all stages and back. At every stage one is the last to go forward, and
@@ -159,16 +159,19 @@ class PipelineBound:
     def of_equal_spans(self, recipe: Recipe) -> np.ndarray:
         """Where steps follow without a stop every rank's span counts as long as the longest; what ZeRO-2
         reduces is told from the tail on the same rank alone."""
-        first, tail = self.of_first_rank(recipe), self.tail
-        reducing = np.maximum((self.until_tail(recipe) + tail).max(axis=0), first + tail[0])
-        usual = np.maximum(self.spans.busy.max(axis=0), first) + tail.max(axis=0)
+        waiting = self.with_first_wait(recipe)
+        reducing = (np.maximum(self.until_tail(recipe), waiting) + self.tail).max(axis=0)
+        usual = np.maximum(self.spans.busy, waiting).max(axis=0) + self.tail.max(axis=0)
         return np.where(self.zero_2, reducing, usual)
 
-    def of_first_rank(self, recipe: Recipe) -> np.ndarray:
-        """Until its first I the first rank can only do its head start of F."""
+    def with_first_wait(self, recipe: Recipe) -> np.ndarray:
+        """A rank's work, and what it waits for its first I: until then it can only do its head start of F,
+        which is as long on every rank where an order is searched for, and else that of the first."""
         ahead = recipe.head_start(self.depth.pp) if recipe.head_start else np.inf
-        first = self.model[F] + self.model[I] - self.each[I, 0] + self.messages + self.spans.busy[0]
-        return first - np.minimum(self.microbatches, ahead) * self.each[F, 0]
+        below = self.model[:, None] - self.before
+        messages = 2 * (self.depth.pp - 1 - self.ranks) * self.table["message"]
+        back = below[F] + below[I] - self.each[I] + messages
+        return self.spans.busy + back - np.minimum(self.microbatches, ahead) * self.each[F]
 
     @cached_property
     def by_pairs(self) -> np.ndarray:
