@@ -6,6 +6,7 @@ Idea   GPUs share nothing but messages. So each runs the reader's file for itsel
 
 import ast
 import difflib
+import inspect
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -66,12 +67,34 @@ class ReadersAnswer:
                 f"{self.path} defines no function {listed(missing)}, which the exercise asks for."
             )
         self.require_own(module)
+        for name, asked in self.asks.items():
+            require_form(name, module[name], asked)
         return SimpleNamespace(**{name: with_place(self.path, module[name]) for name in self.asks})
 
     def require_own(self, module: Mapping[str, Any]) -> None:
         """Raise UserError where the file has the model solution, however it came by it."""
         ours = {place_of(function) for function in self.asks.values()} - {None}
         refuse_ours([name for name, value in module.items() if place_of(value) in ours])
+
+
+def require_form(name: str, function: Callable[..., Any], asked: Callable[..., Any]) -> None:
+    """Raise UserError for what runs none of its lines when it is called as `asked` is, or cannot be."""
+    given = [each.name for each in inspect.signature(asked).parameters.values() if each.default is each.empty]
+    if isinstance(function, type):
+        raise UserError(f"{name} is a class: write a function, which begins with `def {name}`.")
+    if inspect.iscoroutinefunction(function):
+        raise UserError(f"A call of {name} runs none of its lines, because of `async`: leave it out.")
+    if inspect.isgeneratorfunction(function) and not inspect.isgeneratorfunction(asked):
+        raise UserError(
+            f"{name} has a `yield` in it, so a call runs none of its lines: end with `return`, or without."
+        )
+    try:
+        inspect.signature(function).bind(*given)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"{name}({', '.join(given)}), as the exercise calls it, is no call of yours: {error}. Leave its "
+            "first line as it was given."
+        ) from None
 
 
 def refuse_ours(taken: Sequence[str]) -> None:
@@ -173,7 +196,10 @@ def last_line(error: BaseException, path: Path) -> str:
 def meant(error: Exception) -> str:
     """Say which attribute was meant by one that there is not; nothing where none is near."""
     wrong = error if isinstance(error, AttributeError) else AttributeError()
-    near = difflib.get_close_matches(wrong.name or "", dir(wrong.obj), n=1)
+    if wrong.name == "wait":
+        return "; only what is called with async_op=True, isend and irecv return a handle to wait for"
+    names = [name for name in dir(wrong.obj) if not name.startswith("__")]
+    near = difflib.get_close_matches(wrong.name or "", names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -182,7 +208,7 @@ def with_words(error: Exception, place: str) -> Exception:
     place."""
     has_words = isinstance(error, MismatchError | OutOfMemoryError | UserError)
     words = "no memory is left" if isinstance(error, MemoryError) else str(error).removesuffix(".")
-    name = "" if has_words or words != str(error) else f"{type(error).__name__}: "
+    name = "" if has_words or words != str(error) else type(error).__name__ + ": " * bool(words)
     kind = type(error) if has_words else UserError
     placed = kind(f"{name}{words}{meant(error)} ({place})")
     placed.has_place = True  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ import numpy as np
 from gpu import COLLECTIVE, GPU, SEND, Event, Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.base.events import of_kinds
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import count, ended
 from ndparallel.drawing.history import alike, timeline
 from ndparallel.engines.launch import RankResult, launch
@@ -76,6 +77,39 @@ def sends_apart(result: RankResult) -> RankResult:
     return result._replace(events=drawn)
 
 
+def wrong_list(
+    name: str, rank: int, arrays: Sequence[object], shapes: Sequence[tuple[int, ...] | None]
+) -> str:
+    """Say what is wrong with a rank's list that should have arrays of these shapes, and anything where there
+    is none; nothing where it has."""
+    if len(arrays) != len(shapes):
+        return (
+            f"{name} of GPU {rank} has {count(len(arrays), 'element')} in the end, and should have "
+            f"{len(shapes)}, as in the beginning."
+        )
+    for place, (array, shape) in enumerate(zip(arrays, shapes)):
+        if shape and getattr(array, "shape", None) != shape:
+            found = described(array)
+            return f"{name}[{place}] of GPU {rank} is {found}, and should be an array of shape {shape}."
+    return ""
+
+
+def described(found: object) -> str:
+    """Name what an answer has made: an array by its shape, and what holds others by its type."""
+    if isinstance(found, np.ndarray):
+        return f"an array of shape {found.shape}"
+    return f"a {type(found).__name__}" if isinstance(found, list | tuple | dict) else brief(found)
+
+
+def as_array(found: list) -> object:
+    """Return a list of numbers or rows as the array that it stands for; the list where it stands for none."""
+    try:
+        array = np.array(found)
+    except ValueError:  # rows of several lengths
+        return found
+    return array if array.dtype.kind in "iuf" else found
+
+
 def ready_made(results: Sequence[RankResult]) -> str:
     """Say which collective an answer calls that is asked to write one; nothing where it calls none."""
     for collective, _algorithm in called(results):
@@ -136,10 +170,12 @@ def in_lesson(
     hardware: Hardware = POCKET,
     meaning: Callable[[float], str] | None = None,
     reference: Callable[[GPU, Job], Any] | None = None,
+    fault: Callable[[], str] = str,
 ) -> Attempt:
     """Run a program as a strategy beside the single GPU, and compare every gradient. `meaning` says what a
     gradient of so many times the right one usually means; `reference` is the single GPU's program where it
-    trains another model than the lessons'."""
+    trains another model than the lessons'; `fault` says
+    what else may be wrong with the numbers."""
     with Runner(hardware, "inline") as runner:
         strategy = Strategy("answer", program, lambda gpus: mesh)
         results = runner.run(strategy, entry_of(strategy, job, mesh.world_size).job, hardware)
@@ -150,6 +186,7 @@ def in_lesson(
         or wrong_gradients(results, alone.gradients, tolerance, meaning or averaged_wrongly(mesh.dp))
         or wrong_losses(mean_losses(results), alone.measurement.losses, tolerance)
         or wrong_weights(results, alone, job)
+        or fault()
         or missing_work(results, alone.results)
     )
     return attempt_of(results, figures, wrong, job.steps)

@@ -240,6 +240,19 @@ def rows(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-1])
 
 
+class NotHeld(dict[str, np.ndarray]):
+    """The parameters of a unit whose arrays have not been made yet."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise UserError(
+            f"{name!r} of {self.unit} has no array on this GPU. Where weights are sharded, gather() of a "
+            "bucket comes first, and forward and backward are the bucket's, not the replica's"
+        )
+
+
 class Unit:
     """A piece of the model with its parameters in one flat array. Call its passes as
 
@@ -255,8 +268,8 @@ class Unit:
     def __init__(self, name: str, context: Context, parameters: list[Parameter]) -> None:
         self.name, self.context, self.gpu, self.parameters = name, context, context.gpu, parameters
         self.size = sum(parameter.size for parameter in parameters)
-        self.w: dict[str, np.ndarray] = {}
-        self.g: dict[str, np.ndarray] = {}
+        self.w: dict[str, np.ndarray] = NotHeld(name)
+        self.g: dict[str, np.ndarray] = NotHeld(name)
         self.saved: dict[Any, Saved] = {}
         self.inner: list[Unit] = []  # units inside, with buckets of their own
         self.defers = True
@@ -302,6 +315,11 @@ class Unit:
 
     def norm(self, name: str, x: np.ndarray) -> np.ndarray:
         """RMSNorm with the weight of this name."""
+        if getattr(x, "shape", ())[-1:] != self.w[name].shape:
+            raise UserError(
+                f"forward of {self.name} takes what the unit before it returns: run the units from the first "
+                "to the last"
+            )
         self.elementwise(name, x.size, 2)
         return functional.rms_norm(x, self.w[name])
 

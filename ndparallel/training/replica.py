@@ -16,6 +16,8 @@ import numpy as np
 from collectives import Group, all_reduce
 from gpu import GPU
 from ndparallel.base.bfloat16 import wide
+from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import brief
 from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import data
 from ndparallel.model.nonfinite import NonFiniteWatch, Origin
@@ -79,6 +81,7 @@ class Replica:
         self.buckets: list[Any] = [  # of the class that is given
             make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)
         ]
+        self.tokens: Any = None  # of the step's microbatches, in a list
         self.on_their_way: dict[Bucket | BucketParts, Any] = {}
         self.parts = [part for bucket in self.buckets for part in bucket.parts]
         self.outcome = Outcome({each.name for part in self.parts for each in part.parameters})
@@ -149,8 +152,22 @@ class Replica:
         index = job.mesh.coordinates(self.gpu.rank)["dp"]
         return data.batches(job.text, job.model.sequence, job.batch, job.steps, job.seed, index, dp)
 
+    def tokens_of(self, microbatch: int) -> Any:
+        """Return what the first unit takes. Raises UserError for a microbatch that the step does not have."""
+        if self.tokens is None:
+            raise UserError(
+                "no batch is drawn yet: replica.steps() draws one for each step, and yields the numbers of "
+                "its microbatches"
+            )
+        if microbatch not in range(len(self.tokens)):
+            raise UserError(
+                f"there is no microbatch {brief(microbatch)}: those of this step are 0 to "
+                f"{len(self.tokens) - 1}, and forward() takes one of them"
+            )
+        return self.tokens[microbatch]
+
     def forward(self, microbatch: int) -> None:
-        x = self.tokens[microbatch]
+        x = self.tokens_of(microbatch)
         for unit in self.units:
             x = unit.forward(x, microbatch)
 

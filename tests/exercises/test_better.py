@@ -137,9 +137,40 @@ def keep_the_last_unit_whole(gpu: GPU, job: Job) -> Outcome:
     return replica.outcome
 
 
+def even_ranks_first(gpu: GPU, array: np.ndarray, ranks: int) -> np.ndarray:
+    if gpu.rank % 2 == 0:
+        gpu.send((gpu.rank + 1) % ranks, array, "array")
+    received = gpu.receive((gpu.rank - 1) % ranks, "array")
+    if gpu.rank % 2:
+        gpu.send((gpu.rank + 1) % ranks, array, "array")
+    return received
+
+
+def sum_of_all(gpu: GPU, array: np.ndarray, ranks: int) -> np.ndarray:
+    return all_reduce(gpu, array.copy(), Group("all", tuple(range(ranks))))
+
+
+def two_sums_at_once(gpu: GPU, array: np.ndarray, ranks: int) -> np.ndarray:
+    pair = Group("pair", (gpu.rank & ~1, gpu.rank | 1))
+    both = [(array.copy(), pair), (array.copy(), Group("all", tuple(range(ranks))))]
+    handles = [all_reduce(gpu, each, group, async_op=True) for each, group in both]
+    return sum(handle.wait() for handle in handles)
+
+
+def one_sequence_at_a_time(gpu: GPU, job: Job) -> Outcome:
+    program = load(full_name("0d")).strategy("4 microbatches").program
+    return program(gpu, job.replace(microbatches=job.batch))
+
+
 BETTER_ANSWERS: dict[str, dict[str, Callable]] = {
     "ring": {"all_reduce": sum_straight},
     "halves": {"reduce_scatter": scatter_straight, "all_gather": gather_straight},
+    "why_does_it_hang": {
+        "pass_right": even_ranks_first,
+        "sum_and_print": sum_of_all,
+        "two_sums": two_sums_at_once,
+    },
+    "accumulate": {"train": one_sequence_at_a_time},
     "ddp": {"ddp": of_1d("DDP overlapped", 0.1)},
     "leave_early": {"ddp": of_1d("DDP overlapped", 0)},
     "zero1": {"zero1": of_1d("ZeRO-1 overlapped", 0.1)},

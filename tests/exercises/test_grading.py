@@ -41,6 +41,10 @@ def verdict_of(tmp_path, body: str):
         ("    gpu.receive(gpu.rank, 7)\n", "waits for message 7 from rank 0"),
         ("    gpu.sned(0, array, 0)\n", "has no attribute 'sned'; did you mean 'send'? (line 2"),
         ("    gpu.quux\n", "has no attribute 'quux' (line 2"),
+        ("    [].reduce()\n", "has no attribute 'reduce' (line 2"),
+        ("    array.wait()\n", "isend and irecv return a handle to wait for (line 2"),
+        ("    next(iter(()))\n", "StopIteration (line 2: next(iter(())))"),
+        ("    yield array\n", "all_reduce has a `yield` in it, so a call runs none of its lines"),
         ("    raise AttributeError\n", "AttributeError"),
         ("    array[1000] = 1\n", "IndexError: index 1000 is out of bounds"),
         ("    import os; os._exit(0)\n", "The answer ended Python itself"),
@@ -115,6 +119,32 @@ def test_an_answer_that_sleeps_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(grading, "WALL_SECONDS", 1)
     verdict = verdict_of(tmp_path, "    import time; time.sleep(100)\n")
     assert "was still running after 1 s" in verdict.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("async def all_reduce(gpu, array, ranks): 1 / 0\n", "because of `async`: leave it out."),
+        ("class all_reduce(Exception): 1\n", "all_reduce is a class: write a function"),
+        (
+            "def all_reduce(gpu, array): 1 / 0\n",
+            "all_reduce(gpu, array, ranks), as the exercise calls it, is no",
+        ),
+        ("all_reduce = max\n", "is no call of yours: no signature found"),
+    ],
+)
+def test_what_cannot_be_called_as_the_exercise_calls_it_is_told_so(tmp_path, text, sentence):
+    path = tmp_path / "ring.py"
+    path.write_text(text, "utf-8")
+    verdict = grade(find_exercise("ring"), path)
+    assert verdict.mark == WRONG and sentence in verdict.sentences[0]
+
+
+def test_arguments_that_the_model_solution_leaves_out_need_no_place(tmp_path):
+    """prefetch's model solution has a third one, with a value of its own."""
+    path = tmp_path / "prefetch.py"
+    path.write_text("def fsdp_prefetch(gpu, job, more=1):\n    1 / 0\n", "utf-8")
+    assert "ZeroDivisionError" in grade(find_exercise("prefetch"), path).sentences[0]
 
 
 @pytest.mark.parametrize(

@@ -78,4 +78,5 @@ EXERCISE = Exercise(
     learned="gradients add up, so a batch in M parts needs the activations of one part, and the same time.",
     page="docs/book/0d.md",
     over_par=over_par,
+    known_better="A batch in more and smaller parts needs even less memory. Here it was given in four.",
 )

@@ -18,9 +18,14 @@ that the search finds; within 5% is as good, for a prediction is not surer than 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from gpu import si
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.hardware.accelerator import find_hardware
@@ -33,6 +38,7 @@ from ndparallel.planner.software import find_stack
 from ndparallel.search.search import search
 
 GPUS, HEADROOM = 64, 0.08
+KINDS = {bool: "True or False", int: "a whole number", str: "a word", tuple: "a tuple"}
 LEAST = 0.005  # share of a step: what takes less is not named
 
 
@@ -59,10 +65,7 @@ def limit() -> float:
 
 
 def attempt(answer) -> Attempt:
-    chosen = answer.on(0).plan()
-    if not isinstance(chosen, Plan):
-        raise UserError(f"plan() returned {type(chosen).__name__}: return Plan(...)")
-    require_kinds(chosen)
+    chosen = checked(answer.on(0).plan())
     if chosen.gpus != GPUS:
         raise UserError(f"The plan is for {chosen.gpus} GPUs, and there are {GPUS}")
     prediction = predict(job(), chosen)
@@ -75,14 +78,22 @@ def attempt(answer) -> Attempt:
     return Attempt(figures, remarks=(remarks,), advice=what_buys_time(chosen), spent=spent)
 
 
-def require_kinds(chosen: Plan) -> None:
-    """Raise UserError for a value of another kind than what stands there when it is left out, or below it."""
+def checked(chosen: object) -> Plan:
+    """Return the plan, its numbers Python's own. Raises UserError for what is no plan, and for a value of
+    another kind than what stands there when it is left out, or below it."""
+    if not isinstance(chosen, Plan):
+        raise UserError(f"plan() returned {brief(chosen)}: return Plan(...)")
+    numbers: dict[str, Any] = {
+        name: int(value) for name, value in vars(chosen).items() if isinstance(value, np.integer)
+    }
+    chosen = replace(chosen, **numbers)
     for name, left_out in vars(Plan()).items():
         value = getattr(chosen, name)
         if type(value) is not type(left_out):
-            raise UserError(f"{name} is {value!r}, and should be of the kind of {left_out!r}")
+            raise UserError(f"{name} is {value!r}, and should be {KINDS[type(left_out)]}, as {left_out!r} is")
         if isinstance(value, int) and value < left_out:
             raise UserError(f"{name} is {value!r}, and is at least {left_out!r}")
+    return chosen
 
 
 def gigabytes(size: float) -> str:

@@ -21,7 +21,14 @@ import numpy as np
 
 from gpu import CLASSROOM, GPU
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, ready_made, right_everywhere
+from ndparallel.exercises.runs import (
+    attempt_of,
+    first_fault,
+    on_gpus,
+    ready_made,
+    right_everywhere,
+    wrong_list,
+)
 
 WORLDS = ((4,), (3,), (5,))  # GPUs: the first are measured
 SIZE = 100
@@ -55,12 +62,20 @@ def in_world(answer, ranks: int) -> Attempt:
         return incoming
 
     results = on_gpus(program, ranks, CLASSROOM)
-    wrong = first_fault(
-        fault(source, result.rank, found, ranks)
-        for result in results
-        for source, found in enumerate(result.value)
-    )
+    wrong = first_fault(fault_of_rank(result.rank, result.value, ranks) for result in results)
     return attempt_of(results, ("step_seconds", "bytes_sent"), wrong or ready_made(results))
+
+
+def fault_of_rank(rank: int, incoming: list[np.ndarray], ranks: int) -> str:
+    """Say what is wrong with what came to a GPU, and first whether it has a piece of every GPU."""
+    if wrong := wrong_list("incoming", rank, incoming, [(SIZE,)] * ranks):
+        return wrong
+    if all((found == -1).all() for found in incoming):
+        return (
+            f"Nothing was put into incoming of GPU {rank}. It is filled by into=incoming[source], or by "
+            "incoming[source][:] = ...; what a function returns, or calls by another name, is not in it."
+        )
+    return first_fault(fault(source, rank, found, ranks) for source, found in enumerate(incoming))
 
 
 def fault(source: int, target: int, found: np.ndarray, ranks: int) -> str:

@@ -24,7 +24,14 @@ import numpy as np
 
 from gpu import GPU, Operation
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
+from ndparallel.exercises.runs import (
+    as_array,
+    attempt_of,
+    described,
+    first_fault,
+    on_gpus,
+    right_everywhere,
+)
 from ndparallel.hardware.pocket import POCKET
 
 WORLDS = ((4, 64), (3, 10), (5, 3))  # GPUs, and rows of each: the first is measured
@@ -86,8 +93,13 @@ def fault(rank: int, found: object, ranks: int, tokens: int) -> str:
     right = np.select(
         [(expert_of == expert)[:, None] for expert in range(ranks)], [made_by(e, rows) for e in range(ranks)]
     )
+    if isinstance(found, list):
+        found = as_array(found)
     if not isinstance(found, np.ndarray) or found.shape != right.shape:
-        return f"GPU {rank} should return one row for each of its {tokens} rows."
+        return (
+            f"GPU {rank} returns {described(found)}. It should return one row for each of its {tokens} rows: "
+            f"an array of shape {right.shape}."
+        )
     bad = np.flatnonzero(~(np.abs(found - right).max(axis=1) <= 1e-5))
     if not bad.size:
         return ""

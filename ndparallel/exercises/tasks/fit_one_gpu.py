@@ -18,7 +18,10 @@ Right is whatever fits. Then the seconds count.
 
 from dataclasses import replace
 
+import numpy as np
+
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import brief
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import in_lesson
 from ndparallel.hardware.pocket import POCKET
@@ -36,17 +39,21 @@ def choose() -> tuple[int, str]:
 
 
 def attempt(answer) -> Attempt:
-    chosen = answer.on(0).choose()
-    match chosen:
-        case (int(microbatches), str()) if microbatches not in PARTS:
-            raise UserError(f"8 sequences cannot be taken in {microbatches} equal parts: take 1, 2, 4 or 8.")
-        case (int(microbatches), str(recompute)):
-            job = Job(microbatches=microbatches, recompute=recompute)
-        case _:
-            raise UserError(
-                f"choose() returned {chosen!r}: return a whole number and a word, as in `return 2, 'none'`"
-            )
+    microbatches, recompute = checked(answer.on(0).choose())
+    if microbatches not in PARTS:
+        raise UserError(f"8 sequences cannot be taken in {microbatches} equal parts: take 1, 2, 4 or 8.")
+    job = Job(microbatches=microbatches, recompute=recompute)
     return in_lesson(single_gpu().program, job, Mesh(), ("step_seconds",), SMALL)
+
+
+def checked(chosen: object) -> tuple[int, str]:
+    """Return what was chosen. Raises UserError for what is no whole number and word."""
+    match chosen:
+        case (int() | np.integer() as microbatches, str(recompute)) if microbatches is not True:
+            return int(microbatches), recompute
+    raise UserError(
+        f"choose() returned {brief(chosen)}: return a whole number and a word, as in `return 2, 'none'`"
+    )
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:

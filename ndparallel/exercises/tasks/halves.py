@@ -24,9 +24,17 @@ that the busiest GPU sends.
 import numpy as np
 
 from gpu import CLASSROOM, GPU
+from ndparallel.base.errors import UserError
 from ndparallel.exercises import sums
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, ready_made, right_everywhere
+from ndparallel.exercises.runs import (
+    attempt_of,
+    first_fault,
+    on_gpus,
+    ready_made,
+    right_everywhere,
+    wrong_list,
+)
 
 WORLDS = ((4, 400), (3, 300), (5, 500))  # GPUs and elements: the first is measured
 WIPED = -1  # no sum of the ranks' parts
@@ -57,10 +65,12 @@ def in_world(answer, ranks: int, size: int) -> Attempt:
         functions, array = answer.on(gpu.rank), sums.part(gpu.rank, ranks, size)
         pieces = np.split(array, ranks)
         functions.reduce_scatter(gpu, pieces, ranks)
+        require_pieces("reduce_scatter", gpu.rank, pieces, ranks, size, own_alone=True)
         scattered = [np.copy(piece) for piece in pieces]
         pieces = [np.full(size // ranks, WIPED, np.float32) for _ in range(ranks)]
         pieces[gpu.rank] = scattered[gpu.rank].copy()
         functions.all_gather(gpu, pieces, ranks)
+        require_pieces("all_gather", gpu.rank, pieces, ranks, size)
         return scattered, np.concatenate(pieces)
 
     results = on_gpus(program, ranks, CLASSROOM)
@@ -70,6 +80,16 @@ def in_world(answer, ranks: int, size: int) -> Attempt:
         fault_of_gather(result.rank, result.value[1], whole, ranks) for result in results
     )
     return attempt_of(results, ("step_seconds", "bytes_sent"), wrong or ready_made(results))
+
+
+def require_pieces(
+    name: str, rank: int, pieces: list[np.ndarray], ranks: int, size: int, own_alone: bool = False
+) -> None:
+    """Raise UserError where a function has left something else than arrays as they were; where the others may
+    be spoilt, this is asked of the rank's own alone."""
+    shapes = [(size // ranks,) if place == rank or not own_alone else None for place in range(ranks)]
+    if wrong := wrong_list("pieces", rank, pieces, shapes):
+        raise UserError(f"After {name}: {wrong}")
 
 
 def fault_of_scatter(rank: int, pieces: list[np.ndarray], whole: np.ndarray) -> str:

@@ -21,9 +21,12 @@ Right is what can be cut so, and fits into 16 MB. Then the seconds count.
 
 from dataclasses import replace
 
+import numpy as np
+
 from gpu import OutOfMemoryError
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import si
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import ended
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import in_lesson
@@ -56,8 +59,8 @@ def choose() -> dict:
 def attempt(answer) -> Attempt:
     chosen = answer.on(0).choose()
     if not isinstance(chosen, dict) or set(chosen) != set(CHOICES):
-        raise UserError(f"choose() returned {chosen!r}: return a dict of {', '.join(CHOICES)}")
-    require_kinds(chosen)
+        raise UserError(f"choose() returned {brief(chosen)}: return a dict of {', '.join(CHOICES)}")
+    chosen = checked(chosen)
     mesh = Mesh(tp=chosen["tp"], pp=chosen["pp"], dp=chosen["dp"])
     if mesh.world_size != GPUS:
         raise UserError(
@@ -76,14 +79,17 @@ def attempt(answer) -> Attempt:
         raise UserError(f"{ended(str(error))}{HELD_WHOLE.get(chosen['zero'], '')}") from None
 
 
-def require_kinds(chosen: dict) -> None:
-    """Raise UserError for what is not of its kind, or out of its range."""
-    for name, value in chosen.items():
+def checked(chosen: dict) -> dict:
+    """Return the choice, its numbers Python's own. Raises UserError for what is not of its kind, or out of
+    its range."""
+    found = {name: int(value) if isinstance(value, np.integer) else value for name, value in chosen.items()}
+    for name, value in found.items():
         first, last = (0, 3) if name == "zero" else (1, Job.batch if name == "microbatches" else GPUS)
         if name != "schedule" and not (type(value) is int and first <= value <= last):
             raise UserError(f"{name} is {value!r}, and should be a whole number from {first} to {last}")
         if name == "schedule" and not isinstance(value, str):
             raise UserError(f"schedule is {value!r}, and should be a name, like '1f1b'")
+    return found
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:

@@ -29,10 +29,17 @@ import numpy as np
 from gpu import GPU, Operation
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
-from ndparallel.base.words import count
+from ndparallel.base.words import count, listed
 from ndparallel.engines.launch import RankResult
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, missing_work, on_gpus, right_everywhere
+from ndparallel.exercises.runs import (
+    attempt_of,
+    described,
+    first_fault,
+    missing_work,
+    on_gpus,
+    right_everywhere,
+)
 from ndparallel.hardware.pocket import POCKET
 
 WORLDS = ((4, 256), (3, 96), (2, 64))  # GPUs and tokens: the first is measured
@@ -107,11 +114,8 @@ def in_world(answer, ranks: int, sequence: int) -> Attempt:
     def program(gpu: GPU) -> tuple:
         mine = cut[gpu.rank]
         found = answer.on(gpu.rank).attention(gpu, q[mine], k[mine], v[mine], ranks, sequence)
-        if not isinstance(found, tuple) or len(found) != 3:
-            raise UserError(
-                f"attention() returned {type(found).__name__}: return a partial result, as merge() does"
-            )
-        return found[:2]
+        require_partial(found, q[mine].shape)
+        return tuple(found[:2])
 
     results = on_gpus(program, ranks, POCKET)
     right = whole(*problem(sequence).astype(np.float64))
@@ -119,6 +123,20 @@ def in_world(answer, ranks: int, sequence: int) -> Attempt:
     wrong = wrong or missing_work(results, on_one_gpu(sequence))
     done = attempt_of(results, ("step_seconds", "exposed_seconds"), wrong)
     return replace(done, remarks=(STRIPED,) * all(is_striped(part, ranks) for part in cut))
+
+
+def require_partial(found: object, shape: tuple[int, int]) -> None:
+    """Raise UserError for what is no partial result of queries of this shape."""
+    shapes = [shape, shape[:1], shape[:1]]
+    if not isinstance(found, tuple | list):
+        kind = type(found).__name__
+        raise UserError(f"attention() returned one {kind}: return a partial result, as merge() does")
+    if [getattr(part, "shape", None) for part in found] != shapes:
+        parts = listed(list(map(described, found)))
+        raise UserError(
+            f"attention() returned {parts}: return a partial result, as merge() does, of shapes "
+            f"{listed(list(map(str, shapes)))}"
+        )
 
 
 def on_one_gpu(sequence: int) -> list[RankResult]:

@@ -23,7 +23,14 @@ import numpy as np
 from gpu import GPU, Operation
 from ndparallel.base.words import listed
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, missing_work, on_gpus, right_everywhere
+from ndparallel.exercises.runs import (
+    attempt_of,
+    described,
+    first_fault,
+    missing_work,
+    on_gpus,
+    right_everywhere,
+)
 from ndparallel.hardware.pocket import POCKET
 
 WORLDS = ((4, 256, 8), (3, 96, 6), (2, 64, 2))  # GPUs, tokens and heads: the first is measured
@@ -85,11 +92,10 @@ def in_world(answer, ranks: int, tokens: int, heads: int) -> Attempt:
 
 def fault(rank: int, found: object, right: np.ndarray, ranks: int) -> str:
     if not isinstance(found, np.ndarray) or found.shape != right.shape:
-        what = f"an array of {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
         tokens, heads, width = right.shape
         return (
-            f"GPU {rank} returns {what}, and should return its {tokens} tokens with all {heads} heads: "
-            f"({tokens}, {heads}, {width})."
+            f"GPU {rank} returns {described(found)}, and should return its {tokens} tokens with all {heads} "
+            f"heads: ({tokens}, {heads}, {width})."
         )
     close = np.abs(found - right).max(axis=2) <= 1e-4
     if close.all():

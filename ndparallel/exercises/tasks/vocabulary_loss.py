@@ -25,7 +25,14 @@ import numpy as np
 from collectives import Group, all_reduce
 from gpu import GPU
 from ndparallel.exercises.exercise import Attempt, Exercise
-from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus, right_everywhere
+from ndparallel.exercises.runs import (
+    as_array,
+    attempt_of,
+    described,
+    first_fault,
+    on_gpus,
+    right_everywhere,
+)
 from ndparallel.hardware.pocket import POCKET
 
 WORLDS = ((4, 64, 256), (3, 10, 60))  # GPUs, tokens and symbols: the first is measured
@@ -80,8 +87,13 @@ def losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def fault(rank: int, found: object, right: np.ndarray, targets: np.ndarray) -> str:
+    if isinstance(found, list):
+        found = as_array(found)
     if not isinstance(found, np.ndarray) or found.shape != right.shape:
-        return f"GPU {rank} should return one loss for each of {len(right)} tokens."
+        return (
+            f"GPU {rank} returns {described(found)}. It should return one loss for each of {len(right)} "
+            f"tokens: an array of shape {right.shape}."
+        )
     bad = ~(np.abs(found - right) <= 1e-4 * np.maximum(np.abs(right), 1))
     if not bad.any():
         return ""
@@ -110,7 +122,7 @@ def over_par(yours: Attempt, par: Attempt) -> str:
             "Whole rows of logits travel, where three numbers for every token are enough: maximum, "
             "sum, target."
         )
-    return "Right with few bytes; three sums of one number for every token are enough."
+    return "Right with few bytes; three sums of one number for every token, in float32, are enough."
 
 
 EXERCISE = Exercise(

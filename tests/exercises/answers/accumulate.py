@@ -67,3 +67,15 @@ def four_parts(gpu, job):
             replica.backward(microbatch)
         replica.optimizer_step()
     return replica.outcome
+
+
+def takes_all_at_once(gpu, job):
+    """there is no microbatch range(0, 4): those of this step are 0 to 3"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        replica.forward(microbatches)  # type: ignore[arg-type]
+
+
+def draws_no_batch(gpu, job):
+    """no batch is drawn yet: replica.steps() draws one for each step"""
+    Replica(gpu, job).forward(0)

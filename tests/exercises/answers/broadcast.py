@@ -41,7 +41,7 @@ def tree(gpu, array, ranks):
 
 
 def scatter_and_gather(gpu, array, ranks):
-    """No GPU needs to send more than the array once"""
+    """Many links are busy, but one GPU sends more than the array once"""
     pieces = np.array_split(array, ranks)
     for other in range(1, ranks):
         if gpu.rank == 0:
@@ -54,7 +54,7 @@ def scatter_and_gather(gpu, array, ranks):
 
 
 def chain_of_few_pieces(gpu, array, ranks):
-    """The smaller the pieces"""
+    """Nearly there: the smaller the pieces"""
     for number, part in enumerate(np.array_split(array, 12)):
         if gpu.rank > 0:
             gpu.receive(gpu.rank - 1, number, into=part)

@@ -39,10 +39,15 @@ def cannot_be_cut():
 
 
 def a_number_in_quotes():
-    """tp is '8', and should be of the kind of 1"""
+    """tp is '8', and should be a whole number, as 1 is"""
     return Plan(tp="8", pp=8)
 
 
 def less_than_none():
     """tp is -8, and is at least 1"""
     return Plan(tp=-8, pp=-8)
+
+
+def one_for_true():
+    """sequence_parallel is 1, and should be True or False, as False is"""
+    return Plan(tp=8, pp=4, dp=2, sequence_parallel=1)  # type: ignore[arg-type]

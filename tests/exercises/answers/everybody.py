@@ -49,7 +49,7 @@ def sends_what_it_should_receive(gpu, outgoing, incoming):
 
 
 def renames_instead_of_writing(gpu, outgoing, incoming):
-    """nothing was put there"""
+    """what a function returns, or calls by another name, is not in it"""
     ranks = len(outgoing)
     for other in range(ranks):
         if other != gpu.rank:
@@ -84,3 +84,21 @@ def ready_made(gpu, outgoing, incoming):
     collectives.all_to_all(gpu, came, np.stack(outgoing), collectives.Group("all", tuple(ranks)))
     for array, part in zip(incoming, came):
         array[:] = part
+
+
+def returns_what_comes(gpu, outgoing, incoming):
+    """Nothing was put into incoming of GPU 0"""
+    for other in range(len(outgoing)):
+        gpu.send(other, outgoing[other], "piece")
+    return [gpu.receive(other, "piece") for other in range(len(outgoing))]
+
+
+def leaves_none(gpu, outgoing, incoming):
+    """incoming[0] of GPU 0 is None, and should be an array of shape (100,)"""
+    incoming[0] = None
+
+
+def leaves_fewer(gpu, outgoing, incoming):
+    """incoming of GPU 0 has 3 elements in the end, and should have 4"""
+    forgets_its_own(gpu, outgoing, incoming)
+    del incoming[gpu.rank]

@@ -110,7 +110,7 @@ def only_for_4_gpus(gpu, rows, expert_of, expert, ranks):
 
 
 def only_for_64_rows(gpu, rows, expert_of, expert, ranks):
-    """With 3 GPUs and 10 rows on each: GPU 0 should return one row for each of its 10 rows"""
+    """With 3 GPUs and 10 rows on each: GPU 0 returns"""
     results = np.zeros((64, rows.shape[1]), rows.dtype)
     results[: len(rows)] = through_experts(gpu, rows, expert_of, expert, ranks)
     return results

@@ -34,3 +34,8 @@ def a_number_in_quotes():
 def parts_that_do_not_divide():
     """8 sequences cannot be taken in 3 equal parts: take 1, 2, 4 or 8."""
     return 3, "none"
+
+
+def true_is_no_number():
+    """choose() returned (True, 'selective'): return a whole number and a word"""
+    return True, "selective"

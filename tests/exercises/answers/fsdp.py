@@ -139,3 +139,18 @@ def reduces_twice(gpu, job):
             unit.reduce_scatter()
             unit.reduce_scatter()
     return replica.outcome
+
+
+def passes_of_the_replica(gpu, job):
+    """'table' of embedding has no array on this GPU"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        replica.forward(microbatches[0])
+
+
+def begins_with_the_head(gpu, job):
+    """forward of head takes what the unit before it returns: run the units from the first to the last"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        replica.buckets[0].gather()
+        replica.buckets[0].forward(replica.tokens[0], microbatches[0])

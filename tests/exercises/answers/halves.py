@@ -112,3 +112,26 @@ class ReadyMade:
         collectives.all_gather(gpu, whole, pieces[gpu.rank], collectives.Group("all", tuple(range(ranks))))
         for piece, came in zip(pieces, np.split(whole, ranks)):
             piece[:] = came
+
+
+class Appends:
+    """After all_gather: pieces of GPU 0 has 7 elements in the end, and should have 4"""
+
+    reduce_scatter = staticmethod(reduce_scatter)
+
+    @staticmethod
+    def all_gather(gpu, pieces, ranks):
+        own, others = pieces[gpu.rank], [other for other in range(ranks) if other != gpu.rank]
+        for other in others:
+            gpu.send(other, own, "piece")
+        pieces += [gpu.receive(other, "piece") for other in others]
+
+
+class LeavesANumber:
+    """After reduce_scatter: pieces[0] of GPU 0 is 0, and should be an array of shape (100,)"""
+
+    @staticmethod
+    def reduce_scatter(gpu, pieces, ranks):
+        pieces[gpu.rank] = 0
+
+    all_gather = staticmethod(all_gather)

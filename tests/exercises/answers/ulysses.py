@@ -42,13 +42,13 @@ def one_head_twice(gpu, q, k, v, ranks):
 
 
 def stays_with_its_heads(gpu, q, k, v, ranks):
-    """GPU 0 returns an array of (256, 2, 8), and should return its 64 tokens with all 8 heads: (64, 8, 8)"""
+    """GPU 0 returns an array of shape (256, 2, 8), and should return its 64 tokens with all 8 heads:"""
     heads = exchange(gpu, np.split(np.stack([q, k, v]), ranks, axis=2), ranks, "to heads")
     return attend(gpu, *np.concatenate(heads, axis=1))
 
 
 def returns_parts(gpu, q, k, v, ranks):
-    """GPU 0 returns list, and should return its 64 tokens with all 8 heads"""
+    """GPU 0 returns a list, and should return its 64 tokens with all 8 heads"""
     return [q]
 
 

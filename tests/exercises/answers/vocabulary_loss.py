@@ -70,3 +70,8 @@ def only_for_64_symbols(gpu, logits, targets, first, tp):
     here = targets // 64 == gpu.rank
     mine = np.where(here, shifted[np.arange(len(targets)), np.where(here, targets - first, 0)], 0)
     return np.log(sums) - all_reduce(gpu, mine, tp)
+
+
+def a_column(gpu, logits, targets, first, tp):
+    """GPU 0 returns an array of shape (64, 1). It should return one loss for each of 64 tokens"""
+    return logits.max(axis=1, keepdims=True)
