@@ -264,8 +264,7 @@ def broadcast(
 
 
 def gather(gpu: GPU, output: Array | None, piece: Array, group: Group, root: int = 0, async_op: bool = False):
-    """Give the root all ranks' pieces, one after another, in `output`, of which the others need none; sizes
-    as in `all_gather`."""
+    """Give the root all ranks' pieces in `output`, of which others need none; sizes as in `all_gather`."""
     index = Group.valid(group).index(gpu.rank)
     pieces: Sequence[Array] = [flat(piece, copy=False)] * group.size
     work = output
@@ -302,8 +301,7 @@ def all_to_all(
     input_splits: Sequence[int] | Array | None = None,
     async_op: bool = False,
 ):
-    """Give every rank a part of every rank's array: `output` is what comes, put together in the order of the
-    ranks.
+    """Give every rank a part of every rank's array: `output` is what comes, in the order of the ranks.
 
     Parts are rows (axis 0): `input_splits[r]` of them go to rank r, `output_splits[r]` come from it. Without
     them all ranks have the same shape, which is cut as np.array_split cuts.
@@ -348,6 +346,7 @@ def _call(
     member = Member(gpu, group, gpu.collectives_started[group.name])
     gpu.collectives_started[group.name] += 1
     label = (group.name, member.number, *call[:2])
+    gpu.unwaited.add(label)
     with gpu.on(group.name) as stream:
         start, outer, gpu.call = stream.now, gpu.call, (*call, group.words)
         body(member)
@@ -357,6 +356,7 @@ def _call(
             gpu.record(COLLECTIVE, label, start, stream.now, nbytes, 0, group.ranks)
 
     def finish() -> Array | None:
+        gpu.unwaited.discard(label)
         return output if is_view(work, output) else write(output, work)
 
     handle = Handle(gpu, label, start, stream.now, finish, stream.name)

@@ -200,6 +200,7 @@ class GPU:
     peak_bytes: dict[str, float] = field(default_factory=BytesByKind)
     collectives_started: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     call: tuple | None = None  # the collective that is under way
+    unwaited: set[tuple] = field(default_factory=set)  # collectives whose results are not there yet
 
     def __post_init__(self) -> None:
         self.current = Stream(COMPUTE)
@@ -344,8 +345,7 @@ class GPU:
 
 
 def demonstration() -> dict[str, float]:
-    """Train 16 items of 20 units on one GPU, then on four that must sum gradients of 500 units. Returns
-    seconds by name."""
+    """Train 16 items of 20 units on one GPU, then on four that must sum 500 units: seconds by name."""
     one = GPU(0, CLASSROOM, Mailboxes().of(0))
     one.compute(Operation("16 items of 20 units", flops=16 * 20))
     return {

@@ -10,7 +10,7 @@ import inspect
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from pathlib import Path
@@ -53,7 +53,8 @@ def in_limit(task: Task) -> AbstractContextManager[None]:
 
 class RankResult(NamedTuple):
     """What one rank leaves behind: its program's value, its events, the time on its latest stream, its memory
-    by kind, and its journal, which is empty unless it was asked for."""
+    by kind, its journal, which is empty unless it was asked for, and the collectives that it began and did
+    not wait for: (group, number, collective, algorithm)."""
 
     rank: int
     value: Any
@@ -62,6 +63,7 @@ class RankResult(NamedTuple):
     peak_bytes: dict[str, float]
     held_bytes: dict[str, float]
     journal: Journal = []
+    unwaited: Collection[tuple] = ()
 
 
 class PendingRun:
@@ -118,7 +120,9 @@ def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankRes
     value = program(gpu, *task.arguments)
     if transport.misuse:
         raise transport.misuse
-    return RankResult(rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes, gpu.journal)
+    return RankResult(
+        rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes, gpu.journal, gpu.unwaited
+    )
 
 
 def perform(rank: int, reference: "ProgramReference", task: bytes, transport: Any) -> bytes:

@@ -28,7 +28,7 @@ from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.against_one_gpu import WEIGHT_TOLERANCE
-from ndparallel.results.measure import breakdown, bytes_sent
+from ndparallel.results.measure import breakdown, bytes_sent, forgotten_wait
 from ndparallel.training.gradient_check import (
     TOLERANCE,
     Tensors,
@@ -181,15 +181,16 @@ def in_lesson(
         results = runner.run(strategy, entry_of(strategy, job, mesh.world_size).job, hardware)
         alone = runner.reference(job, reference)
     tolerance = TOLERANCE[job.dtype]
-    wrong = (
-        wrong_outcome(results)
-        or wrong_gradients(results, alone.gradients, tolerance, meaning or averaged_wrongly(mesh.dp))
+    wrong = wrong_outcome(results)
+    far_off = wrong or (
+        wrong_gradients(results, alone.gradients, tolerance, meaning or averaged_wrongly(mesh.dp))
         or wrong_losses(mean_losses(results), alone.measurement.losses, tolerance)
         or wrong_weights(results, alone, job)
         or fault()
-        or missing_work(results, alone.results)
     )
-    return attempt_of(results, figures, wrong, job.steps)
+    if far_off and not wrong:
+        wrong = f"{ended(far_off)} {forgotten_wait(results)}".rstrip()
+    return attempt_of(results, figures, wrong or missing_work(results, alone.results), job.steps)
 
 
 def data_parallel(answer: Answer, name: str, job: Job, gpus: int, figures: Iterable[str]) -> Attempt:

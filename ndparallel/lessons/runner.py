@@ -35,7 +35,7 @@ from ndparallel.model.nonfinite import earliest, first_trace
 from ndparallel.model.units import Routed
 from ndparallel.results.contention import measure_contention
 from ndparallel.results.event_sums import EventSums
-from ndparallel.results.measure import Measurement, failed, measure
+from ndparallel.results.measure import Measurement, failed, forgotten_wait, measure
 from ndparallel.results.progress import Announce, ignore
 from ndparallel.training.gradient_check import (
     Tensors,
@@ -322,6 +322,7 @@ def measure_against(
         max_weight_difference=largest_difference(weights, reference.weights),
         weight_step_difference=step_difference(weights, reference.gradients, job.steps * job.learning_rate),
         gradient_norm=last_norm(results),
+        forgotten_wait=forgotten_wait(results),
         baseline=reference.measurement,
     )
 

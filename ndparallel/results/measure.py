@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from gpu import COMPUTE, MEMORY, SEND, Event, Hardware, Link, si
 from ndparallel.base.events import KIND
 from ndparallel.drawing.history import RankRun
+from ndparallel.engines.task import RankResult
 from ndparallel.results.event_sums import Breakdown, EventSums
 
 Interval = tuple[float, float]
@@ -59,6 +60,7 @@ class Measurement:
     error: str | None = None  # why there are no numbers
     overload: "LinkDemand | None" = None  # where sends ask more of a link than it has
     not_finite: str | None = None  # where the first NaN or infinity is
+    forgotten_wait: str = ""  # which collective's result never came, as nobody waited for it
     undisturbed_step_seconds: float | None = None  # where the hardware was disturbed
     contention: "Contention | None" = None  # where it was asked for
     baseline: "Measurement | None" = None  # the single GPU that did the same work
@@ -120,6 +122,17 @@ def measure(
         overload=overload(runs, hardware),
         **computed,
     )
+
+
+def forgotten_wait(runs: Sequence[RankResult]) -> str:
+    """Say which collective of async_op=True a rank began first of those that it did not wait for; nothing
+    where it waited for all."""
+    for run in runs:
+        for group, number, collective, algorithm in sorted(run.unwaited)[:1]:
+            which = f"its {collective} ({algorithm}), collective {number} of group {group!r}"
+            others = f", nor for {len(run.unwaited) - 1} more" if len(run.unwaited) > 1 else ""
+            return f"GPU {run.rank} never waited for {which}{others}: no result appears without wait()."
+    return ""
 
 
 def failed(name: str, gpus: int, error: Any) -> Measurement:

@@ -88,7 +88,8 @@ def remarks_on(one: AgainstOneGpu) -> Iterator[str]:
     if row.not_finite:
         yield f"{row.name} has NaN or infinity, {row.not_finite}: it does not count as equal to anything."
     elif not one.is_equal:
-        yield f"{row.name} does not compute what one GPU computes: {how_far(one)}."
+        why = f" {row.forgotten_wait}" * bool(row.forgotten_wait)
+        yield f"{row.name} does not compute what one GPU computes: {how_far(one)}.{why}"
     if row.overload and row.contention:
         yield f"{row.name}: {row.overload}; the clock lets each have the whole link{sharing_words(row)}"
 

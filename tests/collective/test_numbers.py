@@ -26,6 +26,7 @@ from collectives import (
 )
 from gpu import COLLECTIVE, GPU, SEND, MismatchError
 from ndparallel.engines.launch import RankError, launch
+from ndparallel.results.measure import forgotten_wait
 from tests.support.collective_programs import (
     PAIRS,
     REDUCING,
@@ -230,6 +231,23 @@ def test_a_forgotten_wait_leaves_the_array_as_it_was_and_the_clock_unmoved(colle
         assert now == 0 and (array == (1 + rank if collective in IN_PLACE else 0)).all()
     assert any((waited[rank].value[0] != forgotten[rank].value[0]).any() for rank in FOUR)
     assert max(waited[rank].value[1] for rank in FOUR) > 0
+    assert forgotten_wait(waited) == ""
+    assert f"GPU 0 never waited for its {collective} (" in forgotten_wait(forgotten)
+
+
+@pytest.mark.parametrize("engine", ["inline", "processes"])
+def test_every_engine_says_which_waits_were_forgotten(engine):
+    results = launch(forgets_two_of_three, 2, hardware(), engine=engine)
+    assert forgotten_wait(results) == (
+        "GPU 0 never waited for its all_reduce (ring), collective 0 of group 'pair', nor for 1 more: no "
+        "result appears without wait()."
+    )
+
+
+def forgets_two_of_three(gpu):
+    array, pair = np.zeros(4), Group("pair", (0, 1))
+    handles = [collectives.all_reduce(gpu, array, pair, async_op=True) for _ in range(3)]
+    handles[1].wait()
 
 
 def changed_after_the_call(gpu):

@@ -40,6 +40,19 @@ def forgets_to_average(gpu, job):
     return replica.outcome
 
 
+def forgets_one_wait(gpu, job):
+    replica = Replica(gpu, job, bucket_mb=0)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        _, *handles = [bucket.all_reduce(async_op=True) for bucket in replica.buckets]
+        for handle in handles:
+            handle.wait()
+        replica.optimizer_step()
+    return replica.outcome
+
+
 def no_outcome(gpu, job):
     for microbatches in Replica(gpu, job).steps():
         pass
@@ -212,6 +225,14 @@ def test_the_row_stands_below_the_lessons_and_is_drawn(capsys, file):
     rows = [line.split()[0] for line in shown.splitlines() if "x  " in line and line.endswith("=")]
     assert rows[-1] == "in_pairs"
     assert re.findall(r"^(\w+)  [\d.]+ s$", shown, re.MULTILINE) == ["1F1B", "in_pairs"]
+
+
+@pytest.mark.parametrize("engine", ["inline", "processes"])
+def test_it_is_told_which_wait_was_forgotten(capsys, file, engine):
+    options = ["--with", f"{file}:forgets_one_wait", "--strategy", "DDP ring", "--engine", engine]
+    assert main(["lesson", "1d", *options]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "GPU 0 never waited for its all_reduce (ring), collective 0 of group 'dp': no result" in shown
 
 
 def test_it_is_a_row_beside_the_strategies_that_are_asked_for(capsys, file):

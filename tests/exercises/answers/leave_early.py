@@ -32,7 +32,7 @@ def waits_at_once(gpu, job):
 
 
 def never_waits(gpu, job):
-    """its handle was not waited for"""
+    """GPU 0 never waited for its all_reduce (ring), collective 0 of group 'dp', nor for 3 more"""
     replica = Replica(gpu, job, bucket_mb=job.bucket_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
