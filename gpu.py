@@ -283,14 +283,14 @@ class GPU:
     ) -> np.ndarray:
         """Wait for the message `what` of `source` and return its array.
 
-        With `into` it must have that array's shape and dtype and is written there; with `combine` (np.add,
-        np.maximum) too it is combined with what is there, free of charge. Raises MismatchError where sender
-        and receiver name different operations, shapes or dtypes.
-        """
+        With `into`, of its shape and dtype, it is written there; with `combine` (np.add, np.maximum) too it
+        is combined with what is there, free of charge. Raises MismatchError where sender and receiver name
+        different operations, shapes or dtypes."""
         _, call, departed, first_byte, wire_seconds, array, release = self.transport.wait(source, what)
         expected = array if into is None else into  # sizes alone are one array on both sides
         if (call is not self.call and call != self.call) or (
-            expected is not array and (array.shape != expected.shape or array.dtype != expected.dtype)
+            expected is not array
+            and (array.shape != getattr(expected, "shape", None) or array.dtype != expected.dtype)
         ):
             raise mismatch(what, (self.rank, self.call, into), (source, call, array))
         stream = self.current

@@ -33,10 +33,15 @@ def mismatch(
     what: Any,
     receiver: tuple[int, tuple | None, np.ndarray | None],
     sender: tuple[int, tuple | None, np.ndarray],
-) -> MismatchError:
+) -> MismatchError | TypeError:
     """Return the error of a message that sender and receiver take for different things. Each side is its
-    rank, the collective it is in, and its array."""
+    rank, the collective it is in, and its array, which the receiver's may not even be."""
     (rank, here, into), (source, there, array) = receiver, sender
+    if into is not None and not hasattr(into, "dtype"):
+        return TypeError(
+            f"rank {rank} receives {say(what)} into {brief(into)}, which is of the type "
+            f"{type(into).__name__}: give a numpy array, as np.empty(...) makes it."
+        )
     return MismatchError(
         f"rank {rank} and rank {source} disagree about {say(what)}: rank {rank} waits for "
         f"{_described(into, here)}, rank {source} sent {_described(array, there)}."

@@ -120,6 +120,8 @@ def unpack(
         into[...] = array
     elif type(combine) is UFUNC:
         combine(into, array, out=into)
+    elif not callable(combine):
+        raise TypeError(f"`combine` is {combine!r}: give a function of two arrays, as np.add.")
     else:
         into[...] = combine(into, array)
     if release is not None:

@@ -15,7 +15,7 @@ Glossary
 
 from collections.abc import Callable
 from functools import lru_cache
-from pickle import HIGHEST_PROTOCOL, PicklingError, dumps, loads
+from pickle import HIGHEST_PROTOCOL, dumps, loads
 from struct import Struct
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 from gpu import is_size_only
 from ndparallel.base.bfloat16 import ON_THE_WIRE, from_wire, to_wire
 from ndparallel.base.messages import holds_objects
+from ndparallel.engines.inbox import pickled_name
 from ndparallel.engines.system import PIPE_BUF
 
 CONTENT_BYTES = min(2048, PIPE_BUF // 2)  # arrays up to this size travel inside the frame
@@ -45,7 +46,7 @@ def frame_of(run: int, source: int, message: tuple, put: Callable[[np.ndarray], 
     repeated = not array.flags.writeable and is_size_only(array) and array.size > 0
     (group, number), step = what if _is_numbered(what) else ((None, 0), 0)
     form = _pickled_form(group, call, array.dtype, array.shape, repeated)
-    name = b"" if group else _pickled_name(what, source)
+    name = b"" if group else pickled_name(what, source)
     content, block = b"", 0
     if repeated:
         content = array[(0,) * array.ndim].tobytes()
@@ -112,17 +113,6 @@ def _is_numbered(what: Any) -> bool:
         and 0 <= number < MOST
         and 0 <= step < MOST
     )
-
-
-def _pickled_name(what: Any, source: int) -> bytes:
-    """Pickle it. Raises TypeError for a function, or what else only this process knows."""
-    try:
-        return dumps(what, HIGHEST_PROTOCOL)
-    except (AttributeError, PicklingError, TypeError):
-        raise TypeError(
-            f"rank {source} names a message {what!r}, which no other rank can know: take a word, a number, "
-            "or a tuple of them."
-        ) from None
 
 
 @lru_cache(FORMS)

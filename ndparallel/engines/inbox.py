@@ -7,11 +7,15 @@ Cost   Constant for the message sent first; otherwise in proportion to the unrea
 
 from collections import deque
 from collections.abc import Collection
+from pickle import HIGHEST_PROTOCOL, PicklingError, dumps
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import brief
+
+NAMES = (str, int, tuple)  # types of nearly all names, which need no second look
 
 
 def take(inbox: deque[tuple], what: Any) -> tuple | None:
@@ -34,6 +38,19 @@ def check_awaited(rank: int, source: Any, what: Any, ranks: Collection[int]) -> 
         no_such_rank(rank, source, len(ranks))
     if isinstance(what, np.ndarray):
         raise no_name()
+    if type(what) not in NAMES:
+        pickled_name(what, rank)
+
+
+def pickled_name(what: Any, rank: int) -> bytes:
+    """Pickle the name of a message. Raises TypeError for a function, or what else only this process knows."""
+    try:
+        return dumps(what, HIGHEST_PROTOCOL)
+    except (AttributeError, PicklingError, TypeError):
+        raise TypeError(
+            f"rank {rank} names a message {brief(what)}, which no other rank can know: take a word, a "
+            "number, or a tuple of them."
+        ) from None
 
 
 def no_name() -> TypeError:

@@ -23,6 +23,7 @@ from typing import Any
 from ndparallel.base.bfloat16 import to_wire
 from ndparallel.base.errors import UserError
 from ndparallel.base.messages import ARRAY
+from ndparallel.base.words import count
 from ndparallel.engines.coordinator import RunCoordinator, WaitReport
 from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
@@ -82,10 +83,11 @@ def check_size(started: int, wanted: int, exactly: bool = True) -> None:
         started_words = (
             f"mpirun has started {started} processes" if started > 1 else "this process was started alone"
         )
+        are = "is" if wanted == 1 else "are"
         raise UserError(
-            f"{wanted} GPUs are to be simulated and {started_words}: write mpirun -n {wanted}, or name "
-            "strategies "
-            f"and --gpus such that the largest takes {started}, or choose --engine processes or inline."
+            f"{count(wanted, 'GPU')} {are} to be simulated and {started_words}: write mpirun -n {wanted}, or "
+            f"name strategies and --gpus such that the largest takes {started}, or choose --engine processes "
+            "or inline."
         )
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
+from types import CoroutineType, GeneratorType, ModuleType
 from typing import Any, NamedTuple
 
-from gpu import GPU, Hardware
+from gpu import GPU, Handle, Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.base.functions import load_module
 from ndparallel.engines.failures import RankError
@@ -49,6 +49,9 @@ class Limit(NamedTuple):
 def in_limit(task: Task) -> AbstractContextManager[None]:
     """Raise TooLong where the task's program computes beyond its limit, if it has one."""
     return limited_to(*task.limit) if task.limit else nullcontext()
+
+
+STAYS_HERE = (CoroutineType, GeneratorType, GPU, Handle, ModuleType)  # what no engine lets a program return
 
 
 class RankResult(NamedTuple):
@@ -120,6 +123,8 @@ def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankRes
     value = program(gpu, *task.arguments)
     if transport.misuse:
         raise transport.misuse
+    if isinstance(value, STAYS_HERE):
+        raise UserError(cannot_leave(rank, f"it is a {type(value).__name__}"))
     return RankResult(
         rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes, gpu.journal, gpu.unwaited
     )
@@ -135,10 +140,14 @@ def perform(rank: int, reference: "ProgramReference", task: bytes, transport: An
     try:
         return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise UserError(
-            f"rank {rank} returned a value that cannot be pickled ({error}): return numbers and arrays, and "
-            "of a handle what its wait() returns."
-        ) from None
+        raise UserError(cannot_leave(rank, str(error))) from None
+
+
+def cannot_leave(rank: int, why: str) -> str:
+    return (
+        f"rank {rank} returned a value that cannot be pickled ({why}): return numbers and arrays, and of a "
+        "handle what its wait() returns."
+    )
 
 
 class ProgramReference(NamedTuple):
