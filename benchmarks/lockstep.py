@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu import CLASSROOM
+from ndparallel.base.errors import guarded
 from ndparallel.collective.clocks import start_clocks
 from ndparallel.collective.lockstep import advance
 
@@ -39,4 +40,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

@@ -27,6 +27,7 @@ from gpu import CLASSROOM, GPU  # before numpy: it sets one BLAS thread a GPU
 import numpy as np
 
 from collectives import ALGORITHMS, Group
+from ndparallel.base.errors import guarded
 from ndparallel.collective.runs import in_lockstep
 from ndparallel.engines.launch import launch
 
@@ -124,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

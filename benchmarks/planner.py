@@ -23,6 +23,7 @@ from statistics import fmean, median
 
 import numpy as np
 
+from ndparallel.base.errors import guarded
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
@@ -91,4 +92,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

@@ -9,6 +9,7 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
+from ndparallel.base.errors import guarded
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.catalog import build, written_schedules
 from ndparallel.pipeline.checker import explain
@@ -52,4 +53,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

@@ -9,6 +9,7 @@ import argparse
 import time
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
+from ndparallel.base.errors import guarded
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.models.presets import find_model
@@ -82,4 +83,4 @@ def compare_cases() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

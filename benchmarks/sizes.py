@@ -16,6 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from ndparallel.base.errors import guarded
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.lessons.registry import load
@@ -75,4 +76,4 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dp", type=int, nargs="*", default=[16, 2])
-    main(parser.parse_args().dp)
+    raise SystemExit(guarded(lambda: main(parser.parse_args().dp)))

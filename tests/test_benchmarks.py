@@ -1,5 +1,6 @@
 """What benchmarks/ prints before it measures anything: its help, and what it lacks."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,3 +31,14 @@ def test_the_explorers_benchmark_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("Playwright is not installed: ") and ".[browser]" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["lockstep.py", "messages.py"])
+def test_a_benchmark_that_nobody_reads_any_longer_ends_without_a_traceback(name):
+    """As with `| head`: each prints a line before it measures."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command, unbuffered = [sys.executable, str(BENCHMARKS / name)], os.environ | {"PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=unbuffered, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

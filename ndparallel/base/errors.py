@@ -19,6 +19,9 @@ class UserError(ValueError):
     other exception is a bug."""
 
 
+MANY = 20  # choices that nobody reads through where the nearest are named
+
+
 class RunEnded(RuntimeError):
     """Something outside the program has ended a run: a signal, or no memory. The command line prints its
     sentence and exits with 1."""
@@ -27,16 +30,19 @@ class RunEnded(RuntimeError):
 def unknown(kind: str, name: str, choices: Iterable[str], listed_by: str = "") -> UserError:
     """Return a UserError that names the unknown value, the choices that begin with it or else its nearest
     neighbour, and all choices, of which some have commas of their own. Of many choices the nearest three will
-    do, and the command that lists all: `listed_by`."""
+    do; where a command lists all, `listed_by`, it is named, and they are never listed here."""
     import difflib  # for what is misspelled alone
 
     by_lower = {choice.lower(): choice for choice in choices}
     begun = [choice for choice in by_lower if name and choice.startswith(name.lower())]
-    most = 3 if listed_by else 1
+    are_many = len(by_lower) > MANY or bool(listed_by)
+    most = 3 if are_many else 1
     near = begun or difflib.get_close_matches(name[:MOST_SHOWN].lower(), by_lower, n=most)
     hint = f" Did you mean {listed([repr(by_lower[choice]) for choice in near], 'or')}?" if near else ""
     comma = ";" if any("," in choice for choice in by_lower) else ","
     there_are = f"There are: {f'{comma} '.join(by_lower.values())}."
+    if near and are_many:
+        there_are = f"There are {len(by_lower)}."
     listing = f"{listed_by} lists all {len(by_lower)}." if listed_by else there_are
     return UserError(f"unknown {kind} {brief(name)}.{hint} {listing}")
 
@@ -83,8 +89,9 @@ READ_ENOUGH = 141
 PLAIN = dict(zip("─│·→←…▁▂▃▄▅▆▇█", "-|.><.12345678"))
 
 
-def guarded(work: Callable[[], int]) -> int:
-    """Run `work` and return its exit code; print a UserError as one sentence and return 2."""
+def guarded(work: Callable[[], int | None]) -> int:
+    """Run `work` and return its exit code, 0 where it names none; print a UserError as one sentence and
+    return 2."""
     # or Python would look for garbage once more, in memory that is given back anyway
     atexit.register(gc.freeze)
     open_what_is_closed()
@@ -115,10 +122,10 @@ def guarded(work: Callable[[], int]) -> int:
         return INTERRUPTED
 
 
-def ended(work: Callable[[], int]) -> int:
+def ended(work: Callable[[], int | None]) -> int:
     """Return the exit code of `work`, also where it raises SystemExit, as --help does."""
     try:
-        return work()
+        return work() or 0
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None

@@ -150,7 +150,7 @@ def find_hardware(name_or_path: str | os.PathLike[str]) -> Hardware:
     if name not in data_sheets():
         if name_or_path and Path(name_or_path).is_dir():
             raise UserError(f"{name_or_path} is a directory; name a .json or .toml file in it.")
-        raise unknown("hardware", name_or_path, hardware_names())
+        raise unknown("hardware", name_or_path, hardware_names(), "ndparallel plan --help")
     return preset_of(name)
 
 

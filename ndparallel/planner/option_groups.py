@@ -9,6 +9,7 @@ from typing import Any
 
 from ndparallel.base.options import spelled
 from ndparallel.base.words import option_of, paragraph
+from ndparallel.hardware.accelerator import hardware_names
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.context import CP_COMM_TYPES, VARIANTS
 from ndparallel.pipeline.catalog import RECIPES
@@ -76,6 +77,7 @@ def add_model(model: Group) -> None:
 
 
 def add_work(job: Group) -> None:
+    job.description = paragraph(f"Presets of hardware: {', '.join(hardware_names())}.", 76)
     file = "a preset, or a JSON or TOML file (default h100)"
     job.add_argument("--hardware", metavar="NAME|FILE", help=file)
     job.add_argument("--gpus", "--world-size", help="GPUs in all", **NUMBER)

@@ -104,6 +104,16 @@ def test_a_name_is_known_in_any_case():
         find_choice("strategy", "zb", ["1F1B", "ZB-H1"])
 
 
+def test_of_many_names_the_nearest_three_are_told_and_all_where_none_is_near():
+    names = [f"strategy {number}" for number in range(30)]
+    assert str(unknown("strategy", "stratogy 7", names)) == (
+        "unknown strategy 'stratogy 7'. Did you mean 'strategy 7', 'strategy 27' or 'strategy 17'? There are "
+        "30."
+    )
+    assert "There are: strategy 0, strategy 1, strategy 2, " in str(unknown("strategy", "x", names))
+    assert str(unknown("strategy", "x", names, "--help")) == "unknown strategy 'x'. --help lists all 30."
+
+
 def test_only_what_resembles_the_word_typed_is_suggested():
     commands = ["compare", "schedule"]
     assert "Did you mean 'schedule'?" in str(unknown("command", "scheduel", commands))

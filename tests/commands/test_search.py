@@ -411,7 +411,7 @@ def test_experts_are_told_which_options_they_need(given, lacks, capsys):
             "--num-layers-per-virtual-pipeline-stage is 0; it must be at least 1.",
         ),
         ("--gpus 8 --global-batch 8 --stage-layers 9,9", "of the model: change --stage-layers."),
-        ("--gpus 8 --global-batch 8 --hardware ''", "unknown hardware ''. There are: "),
+        ("--gpus 8 --global-batch 8 --hardware ''", "unknown hardware ''. ndparallel plan --help lists all"),
     ],
 )
 def test_a_wrong_value_is_told_by_its_option_and_before_what_is_missing(options, said, capsys):
