@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
-from ndparallel.base.errors import UserError, check_known
+from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.functions import own_module
 from ndparallel.exercises import tasks
 from ndparallel.exercises.exercise import TASKS, Exercise
@@ -45,7 +45,8 @@ def find_exercise(word: str) -> Exercise:
     none."""
     if word.endswith(".py"):
         return load_file(Path(word))
-    check_known("exercise", word, ORDER)
+    if word not in ORDER:
+        raise unknown("exercise", word, ORDER, "ndparallel exercise")
     return load_file(TASKS / f"{word}.py")
 
 
