@@ -177,7 +177,7 @@ def with_place(path: Path, function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             place = last_line(error, path)
             if place and not getattr(error, "has_place", False):
-                raise with_words(error, place) from error
+                raise with_words(error, path, place) from error
             raise
 
     return placed
@@ -193,8 +193,11 @@ def last_line(error: BaseException, path: Path) -> str:
     return f"line {line}: {linecache.getline(str(path), line).strip()}" if line else ""
 
 
-def meant(error: Exception) -> str:
-    """Say which attribute was meant by one that there is not; nothing where none is near."""
+def meant(error: Exception, path: Path) -> str:
+    """Say which attribute was meant by one that there is not, and what becomes of a file beside the reader's;
+    nothing where neither is it."""
+    if isinstance(error, ModuleNotFoundError) and path.with_name(f"{error.name}.py").exists():
+        return f": an answer is one file, so write into it what it needs of {error.name}.py"
     wrong = error if isinstance(error, AttributeError) else AttributeError()
     if wrong.name == "wait":
         return "; only what is called with async_op=True, isend and irecv return a handle to wait for"
@@ -203,13 +206,13 @@ def meant(error: Exception) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def with_words(error: Exception, place: str) -> Exception:
+def with_words(error: Exception, path: Path, place: str) -> Exception:
     """Return an error of the same kind, or a UserError in place of one that Python raised, that names its
     place."""
     has_words = isinstance(error, MismatchError | OutOfMemoryError | UserError)
     words = "no memory is left" if isinstance(error, MemoryError) else str(error).removesuffix(".")
     name = "" if has_words or words != str(error) else type(error).__name__ + ": " * bool(words)
     kind = type(error) if has_words else UserError
-    placed = kind(f"{name}{words}{meant(error)} ({place})")
+    placed = kind(f"{name}{words}{meant(error, path)} ({place})")
     placed.has_place = True  # type: ignore[attr-defined]
     return placed

@@ -140,6 +140,12 @@ def test_what_cannot_be_called_as_the_exercise_calls_it_is_told_so(tmp_path, tex
     assert verdict.mark == WRONG and sentence in verdict.sentences[0]
 
 
+def test_an_answer_is_one_file(tmp_path):
+    (tmp_path / "mine.py").write_text("def half(array):\n    return array / 2\n", "utf-8")
+    verdict = verdict_of(tmp_path, "    from mine import half\n")
+    assert "so write into it what it needs of mine.py (line 2: from mine import half)" in verdict.sentences[0]
+
+
 def test_arguments_that_the_model_solution_leaves_out_need_no_place(tmp_path):
     """prefetch's model solution has a third one, with a value of its own."""
     path = tmp_path / "prefetch.py"
