@@ -12,7 +12,7 @@ from collectives import all_gather, all_reduce, reduce_scatter
 from ndparallel.exercises.answer import ModelAnswer
 from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import graded, par_of
-from ndparallel.exercises.tasks import ring_attention
+from ndparallel.exercises.tasks import ring_attention, ulysses
 from ndparallel.exercises.verdict import PAR, PASSED
 from ndparallel.pipeline.actions import Action
 from ndparallel.planner.job import Plan
@@ -162,6 +162,10 @@ def rows_in_a_list(gpu, rows, expert_of, expert, ranks):
     return results
 
 
+def tokens_in_a_list(gpu, q, k, v, ranks):
+    return list(ulysses.attention(gpu, q, k, v, ranks))
+
+
 def partial_in_a_list(gpu, q, k, v, ranks, sequence):
     return list(ring_attention.attention(gpu, q, k, v, ranks, sequence))
 
@@ -191,6 +195,7 @@ OTHER_WAYS = [
     ("no_bubble", PAR, {"schedule": sorted_by_turn(2)}),
     ("vocabulary_loss", PAR, {"cross_entropy": losses_in_a_list}),
     ("experts", PASSED, {"through_experts": rows_in_a_list}),
+    ("ulysses", PAR, {"attention": tokens_in_a_list}),
     ("ring_attention", PAR, {"positions": ring_attention.positions, "attention": partial_in_a_list}),
     ("who_sits_where", PAR, {"order": lambda: "-".join(("dp", "tp", "pp"))}),
     (

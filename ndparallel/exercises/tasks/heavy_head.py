@@ -39,7 +39,7 @@ def split(layers: int, head: float, ranks: int) -> list[int]:
 
 
 def attempt(answer) -> Attempt:
-    figures, picture = {}, None
+    figures, slowest, picture = {}, {}, None
     for name, (layers, head, ranks) in MODELS.items():
         counts = answer.on(0).split(layers, head, ranks)
         counts = counts.tolist() if isinstance(counts, np.ndarray) else counts
@@ -47,8 +47,9 @@ def attempt(answer) -> Attempt:
             return Attempt(wrong=f"{name}, head {head:g}, {ranks} GPUs: {fault}")
         timing = timed(counts, head, ranks)
         figures[f"seconds of {name}"] = timing.makespan
+        slowest[name] = max(*counts[:-1], counts[-1] + head)
         picture = picture or timing
-    return Attempt(figures, picture)
+    return Attempt(figures, picture, spent=slowest)
 
 
 def wrong_split(counts: object, layers: int, ranks: int) -> str:
@@ -71,7 +72,12 @@ def timed(counts: Sequence[int], head: float, ranks: int) -> Timing:
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
-    return "The slowest stage is slower than it must be: how many layers does the head weigh?"
+    if any(yours.spent[name] > least for name, least in par.spent.items()):
+        return "The slowest stage is slower than it must be: how many layers does the head weigh?"
+    return (
+        "The slowest stage is as fast as it can be, but more stages than need be are as slow: give one layer "
+        "after another to the GPU that has least to do."
+    )
 
 
 EXERCISE = Exercise(

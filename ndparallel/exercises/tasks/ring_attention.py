@@ -106,7 +106,7 @@ def attempt(answer) -> Attempt:
 
 
 def in_world(answer, ranks: int, sequence: int) -> Attempt:
-    cut = [np.asarray(answer.on(rank).positions(rank, ranks, sequence)) for rank in range(ranks)]
+    cut = [tokens_of(answer.on(rank).positions(rank, ranks, sequence)) for rank in range(ranks)]
     if wrong := wrong_cut(cut, sequence):
         return Attempt(wrong=wrong)
     q, k, v = problem(sequence)
@@ -123,6 +123,14 @@ def in_world(answer, ranks: int, sequence: int) -> Attempt:
     wrong = wrong or missing_work(results, on_one_gpu(sequence))
     done = attempt_of(results, ("step_seconds", "exposed_seconds"), wrong)
     return replace(done, remarks=(STRIPED,) * all(is_striped(part, ranks) for part in cut))
+
+
+def tokens_of(found: object) -> np.ndarray:
+    """Return what positions() returned as an array, which has dtype object where it is none."""
+    try:
+        return np.asarray(found)
+    except ValueError:  # lists of several lengths
+        return np.asarray(repr(found), object)
 
 
 def require_partial(found: object, shape: tuple[int, int]) -> None:

@@ -24,6 +24,7 @@ from gpu import GPU, Operation
 from ndparallel.base.words import listed
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import (
+    as_array,
     attempt_of,
     described,
     first_fault,
@@ -91,6 +92,8 @@ def in_world(answer, ranks: int, tokens: int, heads: int) -> Attempt:
 
 
 def fault(rank: int, found: object, right: np.ndarray, ranks: int) -> str:
+    if isinstance(found, list):
+        found = as_array(found)
     if not isinstance(found, np.ndarray) or found.shape != right.shape:
         tokens, heads, width = right.shape
         return (

@@ -48,7 +48,7 @@ def stays_with_its_heads(gpu, q, k, v, ranks):
 
 
 def returns_parts(gpu, q, k, v, ranks):
-    """GPU 0 returns a list, and should return its 64 tokens with all 8 heads"""
+    """GPU 0 returns an array of shape (1, 64, 8, 8), and should return its 64 tokens with all 8 heads"""
     return [q]
 
 
