@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.algorithms import ALGORITHMS
 from ndparallel.base.pieces import require_array
 
 Array = np.ndarray
@@ -86,7 +87,9 @@ def reduction(op: str, array: Array) -> Callable:
     """Return what combines two arrays. Raises ValueError for an unknown one, for what are no numbers, and for
     an average of whole ones."""
     if not isinstance(op, str) or op not in REDUCTIONS:
-        raise ValueError(f"there is no reduction {op!r}; there are {', '.join(REDUCTIONS)}.")
+        algorithm = isinstance(op, str) and any(op in known for known in ALGORITHMS.values())
+        meant = f" An algorithm is given by its name: algorithm={op!r}." * algorithm
+        raise ValueError(f"there is no reduction {op!r}; there are {', '.join(REDUCTIONS)}.{meant}")
     if array.dtype.kind not in NUMBERS:
         raise ValueError(f"an array of {array.dtype} has no {op} over ranks: reduce numbers.")
     if op == "average" and not np.issubdtype(array.dtype, np.inexact):

@@ -133,6 +133,10 @@ def receive_into_what_is_read_only(gpu):
         gpu.receive(0, "x", into)
 
 
+def reduce_by(gpu, op):
+    all_reduce(gpu, np.ones(2), Group("dp", (0, 1)), op)
+
+
 def receive_as(gpu, *into):
     gpu.send(1 - gpu.rank, np.ones(2), "x")
     gpu.receive(1 - gpu.rank, "x", *into)
@@ -210,6 +214,8 @@ def broadcast_from(gpu, root):
         (sum_what, [[1.0, 2.0]], "a collective works in a numpy array, and this is of the type list"),
         (sum_what, [np.float32(2)], "a collective works in a numpy array, and this is of the type float32"),
         (sum_what, [np.ones(2), (0, 1)], r"\(0, 1\) is no group: make one of a name and ranks"),
+        (reduce_by, ["ring"], "no reduction 'ring'; .* An algorithm is given by its name: algorithm='ring'"),
+        (reduce_by, ["mean"], "there is no reduction 'mean'; there are sum, average, max.$"),
         (gather_into, ["int64"], "an array of int64 cannot hold the result, which is of float64"),
         (broadcast_from, [0.0], "group 'dp' has members 0 to 1, and no root 0.0"),
     ],

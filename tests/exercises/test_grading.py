@@ -208,6 +208,8 @@ def test_the_module_of_the_model_solution_may_be_imported_for_what_else_it_has()
     tree = ast.parse("from ndparallel.training import fully_sharded\nfully_sharded.GatheredUnit\n")
     (prefetch,) = find_exercise("prefetch").asks.values()
     assert imported(tree, [prefetch]) == []
+    inside = "def mine():\n    from ndparallel.training.fully_sharded import fsdp_prefetch as mine\n"
+    assert imported(ast.parse(inside), [prefetch]) == ["fsdp_prefetch"]
 
 
 def test_an_error_names_its_line_once_and_none_of_another_file():
@@ -300,3 +302,5 @@ def test_figures_of_a_run_are_those_of_the_gpu_that_has_most_of_each_for_one_ste
     }
     found = attempt_of(launch(program, 2, CLASSROOM, engine="inline"), figures, steps=2)
     assert found.figures == pytest.approx(figures) and found.sent_bytes == (4, 0)
+    of_both = {"compute": 1 + 2, "exposed": 8 / 400, "bubble": 1 - 8 / 400}
+    assert found.spent == pytest.approx({name: each / 2 / 2 for name, each in of_both.items()})
