@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from gpu import CLASSROOM, GPU
+from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main as command_line
 from ndparallel.engines import launch, mpi, system, world
 from ndparallel.engines.task import Task, pickled, reference_to, unpickled_result
@@ -121,6 +122,13 @@ def test_a_world_of_the_wrong_size_is_told_once_with_what_to_write():
     assert found.returncode == 2 and found.stdout == ""
     told = "error: 4 GPUs are to be simulated and mpirun has started 2 processes: write mpirun -n 4"
     assert found.stderr.count("error: ") == found.stderr.count(told) == 1
+
+
+def test_one_gpu_is_one():
+    with pytest.raises(
+        UserError, match="^1 GPU is to be simulated and mpirun has started 2 processes: write"
+    ):
+        mpi.check_size(2, 1)
 
 
 @needs_mpi
