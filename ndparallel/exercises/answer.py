@@ -79,7 +79,8 @@ class ReadersAnswer:
 
 def require_form(name: str, function: Callable[..., Any], asked: Callable[..., Any]) -> None:
     """Raise UserError for what runs none of its lines when it is called as `asked` is, or cannot be."""
-    given = [each.name for each in inspect.signature(asked).parameters.values() if each.default is each.empty]
+    parameters = inspect.signature(asked).parameters.values()
+    given = [each.name for each in parameters if each.default is each.empty]
     if isinstance(function, type):
         raise UserError(f"{name} is a class: write a function, which begins with `def {name}`.")
     if inspect.iscoroutinefunction(function):
@@ -88,12 +89,14 @@ def require_form(name: str, function: Callable[..., Any], asked: Callable[..., A
         raise UserError(
             f"{name} has a `yield` in it, so a call runs none of its lines: end with `return`, or without."
         )
+    if any(each.kind is not each.POSITIONAL_OR_KEYWORD for each in parameters):
+        return  # *numbers say nothing of how it is called
     try:
         inspect.signature(function).bind(*given)
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"{name}({', '.join(given)}), as the exercise calls it, is no call of yours: {error}. Leave its "
-            "first line as it was given."
+            f"The exercise calls {name}({', '.join(given)}), and yours cannot be called so: {error}. Leave "
+            "its first line as it was given."
         ) from None
 
 

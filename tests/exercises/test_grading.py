@@ -16,7 +16,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import WIDTH
 from ndparallel.engines.launch import launch
 from ndparallel.exercises import grade as grading
-from ndparallel.exercises.answer import ModelAnswer, imported, with_place
+from ndparallel.exercises.answer import ModelAnswer, imported, require_form, with_place
 from ndparallel.exercises.catalog import find_exercise
 from ndparallel.exercises.grade import grade, graded, par_of
 from ndparallel.exercises.runs import attempt_of, wrong_losses
@@ -128,9 +128,9 @@ def test_an_answer_that_sleeps_is_ended(tmp_path, monkeypatch):
         ("class all_reduce(Exception): 1\n", "all_reduce is a class: write a function"),
         (
             "def all_reduce(gpu, array): 1 / 0\n",
-            "all_reduce(gpu, array, ranks), as the exercise calls it, is no",
+            "The exercise calls all_reduce(gpu, array, ranks), and yours cannot be called so: too many",
         ),
-        ("all_reduce = max\n", "is no call of yours: no signature found"),
+        ("all_reduce = max\n", "and yours cannot be called so: no signature found"),
     ],
 )
 def test_what_cannot_be_called_as_the_exercise_calls_it_is_told_so(tmp_path, text, sentence):
@@ -138,6 +138,12 @@ def test_what_cannot_be_called_as_the_exercise_calls_it_is_told_so(tmp_path, tex
     path.write_text(text, "utf-8")
     verdict = grade(find_exercise("ring"), path)
     assert verdict.mark == WRONG and sentence in verdict.sentences[0]
+
+
+def test_a_model_solution_that_takes_anything_says_nothing_of_how_it_is_called():
+    require_form("mean", lambda gpu, number: 0, lambda *it: 0)
+    with pytest.raises(UserError, match="and yours cannot be called so: too many positional arguments"):
+        require_form("mean", lambda gpu: 0, lambda gpu, number: 0)
 
 
 def test_an_answer_is_one_file(tmp_path):
@@ -301,6 +307,6 @@ def test_figures_of_a_run_are_those_of_the_gpu_that_has_most_of_each_for_one_ste
         "exposed_seconds": 8 / 400 / 2,
     }
     found = attempt_of(launch(program, 2, CLASSROOM, engine="inline"), figures, steps=2)
-    assert found.figures == pytest.approx(figures) and found.sent_bytes == (4, 0)
     of_both = {"compute": 1 + 2, "exposed": 8 / 400, "bubble": 1 - 8 / 400}
     assert found.spent == pytest.approx({name: each / 2 / 2 for name, each in of_both.items()})
+    assert found.figures == pytest.approx(figures) and found.sent_bytes == (4, 0)
