@@ -204,6 +204,8 @@ def meant(error: Exception, path: Path) -> str:
     wrong = error if isinstance(error, AttributeError) else AttributeError()
     if wrong.name == "wait":
         return "; only what is called with async_op=True, isend and irecv return a handle to wait for"
+    if isinstance(wrong.obj, list) and any(hasattr(each, wrong.name or "") for each in wrong.obj):
+        return "; its elements have one: go through them in a loop"
     names = [name for name in dir(wrong.obj) if not name.startswith("__")]
     near = difflib.get_close_matches(wrong.name or "", names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -16,6 +16,7 @@ from collectives import Group, all_reduce
 from gpu import GPU
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
 from ndparallel.base.bfloat16 import as_dtype, in_float32, wide, wide_dtype
+from ndparallel.base.errors import UserError
 from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import costs
 from ndparallel.parallel.slices import Parameter
@@ -53,7 +54,12 @@ class ByHand:
         return self.held[-1]
 
     def matmul(self, name: str, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Multiply, and charge for it."""
+        """Multiply, and charge for it. Raises UserError for matrices that do not match."""
+        if left.shape[1:] != right.shape[:1]:
+            raise UserError(
+                f"{name}: arrays of shapes {left.shape} and {right.shape} cannot be multiplied. Is one of "
+                "them to be transposed (.T)?"
+            )
         self.gpu.compute(costs.matmul(name, left.shape[0], right.shape[1], left.shape[1], self.job.dtype))
         return left @ right
 

@@ -73,7 +73,7 @@ def fault_of_rank(rank: int, incoming: list[np.ndarray], ranks: int) -> str:
     if all((found == -1).all() for found in incoming):
         return (
             f"Nothing was put into incoming of GPU {rank}. It is filled by into=incoming[source], or by "
-            "incoming[source][:] = ...; what a function returns, or calls by another name, is not in it."
+            "incoming[source][:] = ...; what is returned, or only given to a name, is not in it."
         )
     return first_fault(fault(source, rank, found, ranks) for source, found in enumerate(incoming))
 

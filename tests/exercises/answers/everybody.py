@@ -49,7 +49,7 @@ def sends_what_it_should_receive(gpu, outgoing, incoming):
 
 
 def renames_instead_of_writing(gpu, outgoing, incoming):
-    """what a function returns, or calls by another name, is not in it"""
+    """what is returned, or only given to a name, is not in it"""
     ranks = len(outgoing)
     for other in range(ranks):
         if other != gpu.rank:
