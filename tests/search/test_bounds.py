@@ -35,6 +35,7 @@ from ndparallel.search.space import SearchSpace
 
 ROUNDING = 1e-9
 SEARCHED = [name for name, recipe in RECIPES.items() if recipe.is_searched]
+SEARCHED_ROOM = {"zb-1p": 1, "zb-2p": 2}  # for so many microbatches per rank of the pipeline
 DENSE = ModelShape("small", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000)
 ALL = Experts(8, 2, 2048)
 LINEAR = GatedDeltaNet(8, 16, 128, 128, 4, layers=(0, 1, 2, 4, 5, 6))
@@ -391,17 +392,15 @@ def test_a_rank_waits_for_its_first_i_but_for_the_forward_passes_that_it_has_roo
         depth, microbatches = depth_of(job.shape, plan.pp, 1, "loop"), plan.microbatches(job)
         told = {"microbatches": np.array([microbatches]), "zero": np.array([0])}
         bound = PipelineBound(table | told, depth, job.stack, np.zeros((len(depth.ranks), 1)))
-        forward, backward_input, backward_weight = ([one.total for one in each] for each in work.columns)
-        message = 0.0 if not job.stack.pp_overlap else sum(work.messages())
-        standing = sum(work.messages()) - message
+        F, I, W = ([one.total for one in column] for column in work.columns)
+        message, room = sum(work.messages()), SEARCHED_ROOM[schedule] * plan.pp
+        standing = 0.0 if job.stack.pp_overlap else message
         for rank, found in zip(depth.ranks.tolist(), bound.with_first_wait(plan.recipe)[:, 0]):
             below = range(rank + 1, plan.pp)
-            first = [forward[rank] + standing, backward_input[rank] + standing, backward_weight[rank]]
-            way = first[0] + sum(
-                forward[each] + backward_input[each] + 2 * sum(work.messages()) for each in below
-            )
-            room = min(microbatches, plan.recipe.memory_limit(plan.pp))
-            assert found == pytest.approx(microbatches * sum(first) + way - room * first[0], rel=1e-9)
+            forward, backward = F[rank] + standing, I[rank] + standing + W[rank]
+            way = forward + sum(F[each] + I[each] + 2 * message for each in below)
+            waited = way - min(microbatches, room) * forward
+            assert found == pytest.approx(microbatches * (forward + backward) + waited, rel=1e-9)
 
 
 def test_the_bound_of_a_searched_schedule_knows_what_each_rank_waits_for_its_first_i():
