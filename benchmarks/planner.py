@@ -3,14 +3,13 @@ shell those on the wall.
 
 One plan is timed by its schedule's own actions; an array of plans takes closed forms. Of a full pipeline
 a short step is timed, and the rounds that follow from it are added (ndparallel/pipeline/rounds.py). So on
-a quiet machine seven of ten public runs take less than 2 ms again, and half of them the first time (on a
-quick one, all but one of 414 and 89 %); the others have several chunks on a rank, or mixtures whose
-layers are long lists. The longest are a GPT of 529.6B (35 ranks of 3 chunks: 22,050 steps of about 0.09
-microseconds, more than all the rest), DeepSeek-V3 (a prediction layer besides), a GPT of 1008B (64 ranks:
-8,700 steps) and Llama 3 405B (16 ranks of 8 chunks: 8,200). Where the time of a pipeline goes is found
-when it is asked for, and is not in these: it takes a tenth more. The first prediction of a schedule also
-writes it and puts its steps in order: up to 0.3 s for 35 ranks of 3 chunks, and 1 s where the order is
-searched for.
+a quick machine a public run takes 0.8 ms again and 1.9 the first time, in the mean of 414; the medians are
+0.7 and 0.9. Again all but one take less than 2 ms: a GPT of 529.6B (35 ranks of 3 chunks: 22,050 steps of
+about 0.09 microseconds, more than all the rest). The first time it is 88 %: the others must first write
+their schedule and put its steps in order (up to 0.04 s for 35 ranks of 3 chunks), or search for its order
+(zb-1p and zb-2p: up to 0.06 s for 16 ranks and 128 microbatches). On a slow machine all take two to three
+times as long. As timeit does, Python looks for no garbage meanwhile. Where the time of a pipeline goes is
+found when it is asked for, and is not in these: it takes a tenth more.
 """
 
 import argparse

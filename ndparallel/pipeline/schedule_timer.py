@@ -78,6 +78,11 @@ class ScheduleTimer:
                 return ends.later((self.microbatches - timed) * pace), pace
         return None
 
+    def exact_ends(self, durations: Work) -> Ends:
+        """The ends of all microbatches, however long it takes to time them."""
+        paced = self.paced(durations)
+        return paced[0] if paced else self.replay(self.microbatches).ends(durations)
+
     def ends_after_rounds(self, durations: Work) -> Ends:
         """The ends of all microbatches: exact where rounds are all alike, or where there are few."""
         if paced := self.paced(durations):

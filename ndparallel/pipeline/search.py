@@ -112,8 +112,7 @@ def handwritten(problem: Problem) -> Iterator[Handwritten]:
         if recipe.chunks == 1 and not recipe.is_searched:
             timer = ScheduleTimer(name, ranks, 1, microbatches)
             if most_held(timer, memory.released_by_input) <= memory.limit + TINY:
-                paced = timer.paced(work) if microbatches > 2 * ranks else None
-                ends = paced[0] if paced else timer.replay(microbatches).ends(work)
+                ends = timer.exact_ends(work)
                 yield Handwritten(name, problem, ends.longest_span, max(ends.end))
 
 
