@@ -19,7 +19,7 @@ from public_jobs import PublicJob, Row, count_read, rows_of
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.read_deepspeed import read_deepspeed
+from ndparallel.launch_flags.deepspeed.read import read_deepspeed
 from ndparallel.launch_flags.reading import Beside
 
 H100 = find_hardware("h100")

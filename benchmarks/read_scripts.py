@@ -17,8 +17,8 @@ from public_jobs import PublicJob, Row, count_read, number_read, rows_of
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.launch_flags.megatron.read import read_megatron
 from ndparallel.launch_flags.options import numbered
-from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.reading import Beside
 
 H100, VOCABULARY = find_hardware("h100"), 50304

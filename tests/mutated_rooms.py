@@ -39,20 +39,20 @@ SEARCH = (
     "why",
 )
 FLAGS = (
-    "beyond",
     "fields",
     "frameworks",
     "frozen",
-    "given",
     "invocation",
-    "megatron_model",
-    "read_megatron",
-    "read_model",
-    "read_notes",
-    "read_plan",
+    "megatron/beyond",
+    "megatron/given",
+    "megatron/read",
+    "megatron/read_model",
+    "megatron/read_notes",
+    "megatron/read_plan",
+    "megatron/write_model",
     "tables",
-    "torchtitan_models",
-    "torchtitan_rules",
+    "torchtitan/models",
+    "torchtitan/rules",
 )
 MODEL_TESTS = (
     "gated_files",
@@ -143,10 +143,9 @@ ROOMS = {
             "ndparallel/planner/attention_kernels.py",
             "ndparallel/planner/fitted_software.py",
             "ndparallel/hardware/architecture.py",
-            *(
-                f"ndparallel/launch_flags/{name}.py"
-                for name in ("rules", "megatron", "megatron_rules", "torchtitan", "deepspeed")
-            ),
+            "ndparallel/launch_flags/rules.py",
+            "ndparallel/launch_flags/megatron/rules.py",
+            *(f"ndparallel/launch_flags/{name}/write.py" for name in ("megatron", "torchtitan", "deepspeed")),
         ],
         [
             "tests/parallel/test_divisibility.py",
@@ -264,18 +263,16 @@ ROOMS = {
     ),
     "recipes": Room(
         [
-            f"ndparallel/launch_flags/{name}.py"
-            for name in ("recipe_file", "torchtitan_settings", "read_torchtitan", "read_torchtitan_plan")
+            f"ndparallel/launch_flags/torchtitan/{name}.py"
+            for name in ("recipe_file", "settings", "read", "read_plan")
         ],
         ["tests/launch_flags/test_read_torchtitan.py"],
     ),
     "programs": Room(
         [
-            f"ndparallel/launch_flags/{name}.py"
-            for name in (
-                *("deepspeed", "deepspeed_settings", "deepspeed_notes", "hjson", "read_deepspeed"),
-                *("accelerate", "read_accelerate", "programs", "program_words", "program_adapters"),
-            )
+            *files_of("ndparallel/launch_flags/deepspeed"),
+            *files_of("ndparallel/launch_flags/accelerate"),
+            *files_of("ndparallel/launch_flags/program"),
         ],
         [
             "tests/launch_flags/test_deepspeed.py",
@@ -452,11 +449,11 @@ ROOMS = {
     ),
     "shell": Room(
         [
-            f"ndparallel/launch_flags/{name}.py"
-            for name in (
-                *("shell", "shell_arithmetic", "shell_conditions", "shell_files", "shell_script"),
-                *("shell_words", "options", "settings", "nodes", "reading", "forks"),
-            )
+            *files_of("ndparallel/launch_flags/shell"),
+            *(
+                f"ndparallel/launch_flags/{name}.py"
+                for name in ("options", "settings", "nodes", "reading", "megatron/forks")
+            ),
         ],
         ["tests/launch_flags"],
     ),

@@ -25,7 +25,7 @@ FLOORS = [  # ground first
     {"commands"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-# inside planner/ and search/: folders, and files that lie beside them
+# inside planner/, search/ and launch_flags/: folders, and files that lie beside them
 FLOORS_OF_ROOM = {
     "planner": [
         {"dispatchers", "launches", "optimizer_kernels"},
@@ -55,6 +55,14 @@ FLOORS_OF_ROOM = {
         {"advice", "scaling", "why", "remedies"},
         {"tables", "layouts"},
         {"scaling_svg"},
+    ],
+    "launch_flags": [
+        {"fields", "frozen", "invocation", "nodes", "reading", "yaml_text"},
+        {"settings", "rules", "script_text", "tables", "shell"},
+        {"program"},
+        {"megatron", "torchtitan", "deepspeed", "accelerate"},
+        {"frameworks"},
+        {"options", "untaken_options"},
     ],
 }
 MOST_BOXES = 30  # files of the root and rooms of the package

@@ -15,22 +15,20 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError, check_known, refusal_of
 from ndparallel.base.words import option_of
 from ndparallel.hardware.architecture import has_bf16
-from ndparallel.launch_flags import (
-    accelerate,
-    deepspeed,
-    megatron,
-    megatron_rules,
-    tables,
-    torchtitan,
-    torchtitan_rules,
-)
+from ndparallel.launch_flags import tables
+from ndparallel.launch_flags.accelerate import write as accelerate
+from ndparallel.launch_flags.accelerate.read import read_accelerate
+from ndparallel.launch_flags.deepspeed import write as deepspeed
+from ndparallel.launch_flags.deepspeed.read import read_deepspeed
 from ndparallel.launch_flags.frozen import frozen, title
-from ndparallel.launch_flags.read_accelerate import read_accelerate
-from ndparallel.launch_flags.read_deepspeed import read_deepspeed
-from ndparallel.launch_flags.read_megatron import read_megatron
-from ndparallel.launch_flags.read_torchtitan import read_torchtitan
+from ndparallel.launch_flags.megatron import rules as megatron_rules
+from ndparallel.launch_flags.megatron.read import read_megatron
+from ndparallel.launch_flags.megatron.write import emit_megatron
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed, refuse, refuse_beyond_positions
+from ndparallel.launch_flags.torchtitan import rules as torchtitan_rules
+from ndparallel.launch_flags.torchtitan import write as torchtitan
+from ndparallel.launch_flags.torchtitan.read import read_torchtitan
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob
@@ -116,7 +114,7 @@ class Framework:
 
 MEGATRON = Framework(
     "megatron",
-    megatron.emit_megatron,
+    emit_megatron,
     can_launch=lambda: {"schedule": tuple(names_in("megatron"))},
     frozen=partial(frozen, "megatron"),
     rows=tables.megatron_rows,

@@ -20,7 +20,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import count, listed
 from ndparallel.engines.forking import map_in_forks
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
-from ndparallel.launch_flags.megatron_rules import precision_aware
+from ndparallel.launch_flags.megatron.rules import precision_aware
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.adapters import NF4_BITS, Adapters

@@ -34,7 +34,7 @@ from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count, listed
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, whose
-from ndparallel.launch_flags.megatron_rules import precision_aware
+from ndparallel.launch_flags.megatron.rules import precision_aware
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill, divisors
 from ndparallel.pipeline.catalog import RECIPES

@@ -13,10 +13,10 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.accelerate import emit_accelerate
+from ndparallel.launch_flags.accelerate.read import read_accelerate
+from ndparallel.launch_flags.accelerate.write import emit_accelerate
 from ndparallel.launch_flags.frameworks import emit
 from ndparallel.launch_flags.frozen import frozen
-from ndparallel.launch_flags.read_accelerate import read_accelerate
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob

@@ -16,11 +16,11 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.deepspeed import FILE, emit_deepspeed, nested
-from ndparallel.launch_flags.deepspeed_notes import NOT_MODELLED
+from ndparallel.launch_flags.deepspeed.notes import NOT_MODELLED
+from ndparallel.launch_flags.deepspeed.read import read_deepspeed
+from ndparallel.launch_flags.deepspeed.write import FILE, emit_deepspeed, nested
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.frozen import frozen
-from ndparallel.launch_flags.read_deepspeed import read_deepspeed
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.job import Plan, TrainingJob

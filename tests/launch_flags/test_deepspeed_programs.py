@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.hjson import plain_json
-from ndparallel.launch_flags.read_deepspeed import read_deepspeed
+from ndparallel.launch_flags.deepspeed.hjson import plain_json
+from ndparallel.launch_flags.deepspeed.read import read_deepspeed
 from ndparallel.launch_flags.reading import Beside, Reading
 from ndparallel.planner.adapters import NF4_BITS, Adapters
 from ndparallel.planner.job import Plan

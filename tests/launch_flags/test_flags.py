@@ -19,16 +19,16 @@ from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ASSUMED_WORDS, BEYOND
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
-from ndparallel.launch_flags.megatron import emit_megatron, pipeline_flags
-from ndparallel.launch_flags.megatron_rules import ATTENTION, GRAPHED, PAIRED, dispatcher_of
+from ndparallel.launch_flags.megatron.beyond import ANOTHER_MODEL, ASSUMED_WORDS, BEYOND
+from ndparallel.launch_flags.megatron.read import read_megatron
+from ndparallel.launch_flags.megatron.rules import ATTENTION, GRAPHED, PAIRED, dispatcher_of
+from ndparallel.launch_flags.megatron.write import emit_megatron, pipeline_flags
 from ndparallel.launch_flags.options import launch_script
-from ndparallel.launch_flags.read_megatron import read_megatron
-from ndparallel.launch_flags.shell import read_script
-from ndparallel.launch_flags.torchtitan import emit_torchtitan
-from ndparallel.launch_flags.torchtitan_models import LONGEST, MODELS
+from ndparallel.launch_flags.shell.reader import read_script
+from ndparallel.launch_flags.torchtitan.models import LONGEST, MODELS
+from ndparallel.launch_flags.torchtitan.write import emit_torchtitan
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob

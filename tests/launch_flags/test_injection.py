@@ -22,10 +22,10 @@ from ndparallel.commands.command_line import main
 from ndparallel.drawing.history import Timeline
 from ndparallel.drawing.svg import draw_timelines
 from ndparallel.drawing.timeline import gantt
-from ndparallel.launch_flags.accelerate import emit_accelerate
-from ndparallel.launch_flags.deepspeed import emit_deepspeed
-from ndparallel.launch_flags.megatron import emit_megatron
-from ndparallel.launch_flags.torchtitan import emit_torchtitan
+from ndparallel.launch_flags.accelerate.write import emit_accelerate
+from ndparallel.launch_flags.deepspeed.write import emit_deepspeed
+from ndparallel.launch_flags.megatron.write import emit_megatron
+from ndparallel.launch_flags.torchtitan.write import emit_torchtitan
 from ndparallel.planner.job import Plan
 from ndparallel.results.printing import prose
 from tests.launch_flags.test_flags import H100, job_of

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.launch_flags.megatron import emit_megatron
-from ndparallel.launch_flags.read_megatron import read_megatron
-from ndparallel.launch_flags.read_model import layer_list
+from ndparallel.launch_flags.megatron.read import read_megatron
+from ndparallel.launch_flags.megatron.read_model import layer_list
+from ndparallel.launch_flags.megatron.write import emit_megatron
 from ndparallel.launch_flags.reading import Beside
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.constants import Constants

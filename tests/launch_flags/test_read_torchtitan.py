@@ -11,12 +11,12 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frozen import frozen
-from ndparallel.launch_flags.read_torchtitan import read_torchtitan
-from ndparallel.launch_flags.read_torchtitan_plan import dealt
 from ndparallel.launch_flags.reading import Beside, Reading
-from ndparallel.launch_flags.recipe_file import MOST
-from ndparallel.launch_flags.torchtitan import STACKS, emit_torchtitan
-from ndparallel.launch_flags.torchtitan_models import MODELS
+from ndparallel.launch_flags.torchtitan.models import MODELS
+from ndparallel.launch_flags.torchtitan.read import read_torchtitan
+from ndparallel.launch_flags.torchtitan.read_plan import dealt
+from ndparallel.launch_flags.torchtitan.recipe_file import MOST
+from ndparallel.launch_flags.torchtitan.write import STACKS, emit_torchtitan
 from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.legality import why_not

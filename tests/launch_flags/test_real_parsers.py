@@ -16,16 +16,16 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.accelerate import emit_accelerate
-from ndparallel.launch_flags.deepspeed import emit_deepspeed
+from ndparallel.launch_flags.accelerate.read import read_accelerate
+from ndparallel.launch_flags.accelerate.write import emit_accelerate
+from ndparallel.launch_flags.deepspeed.write import emit_deepspeed
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
-from ndparallel.launch_flags.megatron import emit_megatron
-from ndparallel.launch_flags.programs import without_documents
-from ndparallel.launch_flags.read_accelerate import read_accelerate
-from ndparallel.launch_flags.read_torchtitan_plan import dealt
+from ndparallel.launch_flags.megatron.write import emit_megatron
+from ndparallel.launch_flags.program.arguments import without_documents
 from ndparallel.launch_flags.reading import Beside
-from ndparallel.launch_flags.torchtitan import emit_torchtitan
-from ndparallel.launch_flags.torchtitan_models import MODELS
+from ndparallel.launch_flags.torchtitan.models import MODELS
+from ndparallel.launch_flags.torchtitan.read_plan import dealt
+from ndparallel.launch_flags.torchtitan.write import emit_torchtitan
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape

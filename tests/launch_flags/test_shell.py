@@ -8,9 +8,9 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
-from ndparallel.launch_flags.read_megatron import read_megatron
+from ndparallel.launch_flags.megatron.read import read_megatron
 from ndparallel.launch_flags.reading import Beside, Reading
-from ndparallel.launch_flags.shell import read_script
+from ndparallel.launch_flags.shell.reader import read_script
 from tests.launch_flags.test_flags import H100, LINE
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.launch_flags.read_megatron import read_megatron
+from ndparallel.launch_flags.megatron.read import read_megatron
 from ndparallel.launch_flags.reading import Beside, Reading
 from tests.launch_flags.test_flags import H100, LINE
 

@@ -6,7 +6,7 @@ import pytest
 
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by
-from ndparallel.launch_flags.megatron_rules import ATTENTION
+from ndparallel.launch_flags.megatron.rules import ATTENTION
 from ndparallel.planner.attention_kernels import fitting_kernel, trains
 from ndparallel.planner.fitted_software import software_on
 from ndparallel.planner.job import Plan, TrainingJob

@@ -11,8 +11,8 @@ import pytest
 from gpu import Operation
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.megatron_model import model_flags
-from ndparallel.launch_flags.torchtitan_models import flavor_of
+from ndparallel.launch_flags.megatron.write_model import model_flags
+from ndparallel.launch_flags.torchtitan.models import flavor_of
 from ndparallel.planner.adapters import Adapters, adapted_names, adapted_parts
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import flops, model_flops

@@ -11,7 +11,7 @@ import pytest
 from gpu import Operation
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.megatron_model import model_flags
+from ndparallel.launch_flags.megatron.write_model import model_flags
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import flops, model_flops
 from ndparallel.planner.layers.kept import kept_bytes

@@ -7,9 +7,9 @@ from itertools import product
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.megatron import emit_megatron
-from ndparallel.launch_flags.torchtitan import emit_torchtitan
-from ndparallel.launch_flags.torchtitan_models import MODELS as MODELS_OF_TORCHTITAN
+from ndparallel.launch_flags.megatron.write import emit_megatron
+from ndparallel.launch_flags.torchtitan.models import MODELS as MODELS_OF_TORCHTITAN
+from ndparallel.launch_flags.torchtitan.write import emit_torchtitan
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.huggingface import shape_of

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ndparallel.launch_flags.shell_files import included_file
-from ndparallel.launch_flags.shell_script import Script
-from ndparallel.launch_flags.shell_words import WORD, name_of, one_word, sum_holds
+from ndparallel.launch_flags.shell.files import included_file
+from ndparallel.launch_flags.shell.script import Script
+from ndparallel.launch_flags.shell.words import WORD, name_of, one_word, sum_holds
 
 CLOSERS = ("fi", "done", "esac", "}")
 # a function's name, before its body

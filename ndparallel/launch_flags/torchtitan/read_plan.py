@@ -9,7 +9,7 @@ from typing import Any
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.torchtitan_settings import TorchtitanSettings
+from ndparallel.launch_flags.torchtitan.settings import TorchtitanSettings
 from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape

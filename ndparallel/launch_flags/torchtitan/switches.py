@@ -15,7 +15,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.rules import LaunchRule, switches_apart
-from ndparallel.launch_flags.torchtitan_models import torchtitan_lacks
+from ndparallel.launch_flags.torchtitan.models import torchtitan_lacks
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import find_stack
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.shell_words import how_to_set
+from ndparallel.launch_flags.shell.words import how_to_set
 
 Flag = tuple[str, list[str]]  # with its values
 

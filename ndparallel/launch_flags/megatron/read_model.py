@@ -13,9 +13,9 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import whole_number
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.given import GivenFlags
-from ndparallel.launch_flags.megatron_constants import CLAMP, constants_from
-from ndparallel.launch_flags.shell_words import how_to_set
+from ndparallel.launch_flags.megatron.constants import CLAMP, constants_from
+from ndparallel.launch_flags.megatron.given import GivenFlags
+from ndparallel.launch_flags.shell.words import how_to_set
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
 from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.kinds import layers_with

@@ -5,7 +5,7 @@ Idea   Every field of the model, the job and the plan is a flag, or it is refuse
 Limit  What no plan knows (data, tokenizer, learning rate, checkpoints) is passed on from the script's own
        arguments.
 
-Glossary: see fields.py.
+Glossary: see ../fields.py.
 """
 
 from collections.abc import Iterator
@@ -17,9 +17,8 @@ from ndparallel.base.words import listed
 from ndparallel.hardware.architecture import HOPPER, has_multicast, is_before
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.megatron_constants import constant_remarks
-from ndparallel.launch_flags.megatron_model import flags_for, model_flags, numbers
-from ndparallel.launch_flags.megatron_rules import (
+from ndparallel.launch_flags.megatron.constants import constant_remarks
+from ndparallel.launch_flags.megatron.rules import (
     RULES,
     dispatcher_of,
     goes_by_deepep,
@@ -28,6 +27,7 @@ from ndparallel.launch_flags.megatron_rules import (
     precision_aware,
     weights_beside,
 )
+from ndparallel.launch_flags.megatron.write_model import flags_for, model_flags, numbers
 from ndparallel.launch_flags.nodes import torchrun_nodes
 from ndparallel.launch_flags.rules import refuse, refuse_other_software, switches_apart
 from ndparallel.launch_flags.script_text import note_on_imbalance, opening

@@ -1,6 +1,6 @@
 """A program that a launcher starts: its command, its arguments, and the files that these name.
 
-Limit  A file is looked for where shell_files.py looks; what the program itself decides is not known.
+Limit  A file is looked for where shell/files.py looks; what the program itself decides is not known.
 """
 
 import re
@@ -14,11 +14,11 @@ from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.invocation import scheduled
-from ndparallel.launch_flags.program_adapters import MATRICES
-from ndparallel.launch_flags.shell import read_script
-from ndparallel.launch_flags.shell_files import around
-from ndparallel.launch_flags.shell_script import Script
-from ndparallel.launch_flags.shell_words import LARGEST
+from ndparallel.launch_flags.program.adapters import MATRICES
+from ndparallel.launch_flags.shell.files import around
+from ndparallel.launch_flags.shell.reader import read_script
+from ndparallel.launch_flags.shell.script import Script
+from ndparallel.launch_flags.shell.words import LARGEST
 from ndparallel.launch_flags.yaml_text import loaded, mapping
 
 AXOLOTL = {"micro_batch_size": fields.TRANSFORMERS_MICRO, "optimizer": "optim"}  # its words, transformers'

@@ -16,9 +16,9 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import option_of
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.hjson import plain_json
+from ndparallel.launch_flags.deepspeed.hjson import plain_json
 from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program, slots_in, whole
-from ndparallel.launch_flags.programs import (
+from ndparallel.launch_flags.program.arguments import (
     Files,
     accelerates,
     arguments_of,

@@ -2,20 +2,20 @@
 
 Idea   What Megatron-Core's GPT cannot be is refused, and never written as another model.
 
-Glossary: see fields.py.
+Glossary: see ../fields.py.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.megatron_constants import (
+from ndparallel.launch_flags.megatron.constants import (
     clamp_flags,
     constant_flags,
     is_balanced,
     is_stretched,
 )
-from ndparallel.launch_flags.megatron_rules import no_flags_for
+from ndparallel.launch_flags.megatron.rules import no_flags_for
 from ndparallel.parallel.divisibility import divisors
 from ndparallel.planner.models.shape import ModelShape
 
@@ -111,7 +111,7 @@ def linear_flags(shape: ModelShape) -> Iterator[str]:
 
 def window_flags(shape: ModelShape) -> Iterator[str]:
     """The window, in Megatron's count of tokens on the left and on the right, and the layers that have it; of
-    chunks the sequence has one (megatron.py)."""
+    chunks the sequence has one (write.py)."""
     if not shape.window or shape.chunked:
         return
     yield f"{fields.WINDOW} {shape.window - 1},0"

@@ -10,7 +10,7 @@ import re
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count, listed
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.given import GivenFlags
+from ndparallel.launch_flags.megatron.given import GivenFlags
 from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape

@@ -1,8 +1,8 @@
 """A torchtitan job as the model, the job and the plan that it trains.
 
-Idea   The settings (torchtitan_settings.py) are those that a recipe is written with (torchtitan.py). A
-       setting that is missing means what torchtitan means without it, and this is said; so is one that
-       changes time or memory in a way that the planner does not model.
+Idea   The settings (settings.py) are those that a recipe is written with (write.py). A setting that is
+       missing means what torchtitan means without it, and this is said; so is one that changes time or memory
+       in a way that the planner does not model.
 Limit  The models that torchtitan has. The number of GPUs is often the launcher's: it can be given beside.
 """
 
@@ -17,13 +17,13 @@ from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import note_on_defaults, release
 from ndparallel.launch_flags.invocation import gpus_started, scheduled
-from ndparallel.launch_flags.read_torchtitan_plan import LOCAL_BATCH, RESHARD, asks_for_host, plan_from
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration, notes_on_keys
-from ndparallel.launch_flags.shell import read_script
-from ndparallel.launch_flags.shell_script import Script
-from ndparallel.launch_flags.torchtitan_models import MODELS
-from ndparallel.launch_flags.torchtitan_settings import (
+from ndparallel.launch_flags.shell.reader import read_script
+from ndparallel.launch_flags.shell.script import Script
+from ndparallel.launch_flags.torchtitan.models import MODELS
+from ndparallel.launch_flags.torchtitan.read_plan import LOCAL_BATCH, RESHARD, asks_for_host, plan_from
+from ndparallel.launch_flags.torchtitan.settings import (
     EXPERT_TP,
     ROTATION,
     TorchtitanSettings,

@@ -4,7 +4,7 @@ Idea   A file of `accelerate config`, or a command (`accelerate launch`) that na
        states and how many GPUs there are; the program's arguments say the model, its sequences and the batch,
        as transformers' and TRL's do.
 Limit  What only the program knows is given beside the file (--model, --sequence, --set NAME=VALUE). Of
-       Accelerate's ways FSDP is read here, and DeepSpeed by read_deepspeed.py.
+       Accelerate's ways FSDP is read here, and DeepSpeed by deepspeed/read.py.
 """
 
 import re
@@ -19,18 +19,11 @@ from ndparallel.base.errors import UserError, check_known, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.accelerate import STACKS
+from ndparallel.launch_flags.accelerate.write import STACKS
 from ndparallel.launch_flags.frozen import frozen, note_on_defaults, release
 from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program
-from ndparallel.launch_flags.program_adapters import adapters_in
-from ndparallel.launch_flags.program_fsdp import MIXED, asks_for_fsdp, of_file, of_program
-from ndparallel.launch_flags.program_words import (
-    RECOMPUTES,
-    sequence_of,
-    shape_of,
-    what_the_program_leaves,
-)
-from ndparallel.launch_flags.programs import (
+from ndparallel.launch_flags.program.adapters import adapters_in
+from ndparallel.launch_flags.program.arguments import (
     EMPTY,
     Files,
     accelerates,
@@ -39,6 +32,13 @@ from ndparallel.launch_flags.programs import (
     script_and_files,
     without_documents,
     words_in,
+)
+from ndparallel.launch_flags.program.fsdp import MIXED, asks_for_fsdp, of_file, of_program
+from ndparallel.launch_flags.program.words import (
+    RECOMPUTES,
+    sequence_of,
+    shape_of,
+    what_the_program_leaves,
 )
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration, Settings, notes_on_keys, read_value

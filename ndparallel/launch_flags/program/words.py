@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.program_adapters import note_on_matrices, switch_of
+from ndparallel.launch_flags.program.adapters import note_on_matrices, switch_of
 from ndparallel.launch_flags.reading import Beside
 from ndparallel.launch_flags.settings import Configuration
 from ndparallel.planner.job import Plan, TrainingJob

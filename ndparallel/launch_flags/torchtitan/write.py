@@ -18,9 +18,9 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.nodes import torchrun_nodes
 from ndparallel.launch_flags.rules import refuse, refuse_other_software
-from ndparallel.launch_flags.torchtitan_models import Flavor, flavor_of, torchtitan_lacks
-from ndparallel.launch_flags.torchtitan_rules import RULES, compiled
-from ndparallel.launch_flags.torchtitan_switches import names_dispatcher, refuse_other_switches
+from ndparallel.launch_flags.torchtitan.models import Flavor, flavor_of, torchtitan_lacks
+from ndparallel.launch_flags.torchtitan.rules import RULES, compiled
+from ndparallel.launch_flags.torchtitan.switches import names_dispatcher, refuse_other_switches
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ndparallel.launch_flags.shell_words import INSIDE, WORD, expanded_words, lacks, one_word
+from ndparallel.launch_flags.shell.words import INSIDE, WORD, expanded_words, lacks, one_word
 
 ASSIGNMENT = re.compile(
     r"(?:(?:export|local|readonly|declare(?: -\w+)?)\s+)?(?P<name>[A-Za-z_]\w*)(?P<more>\+?)="

@@ -1,6 +1,6 @@
 """A command line of Megatron-Core as the model, the job and the plan that it trains.
 
-Idea   The rows that write a launch line read one (fields.py). A flag that is missing means what Megatron
+Idea   The rows that write a launch line read one (../fields.py). A flag that is missing means what Megatron
        means without it, and this is said; so is a flag that changes time or memory in a way that the planner
        does not model, and one that Megatron does not have.
 Limit  pretrain_gpt.py's models. The vocabulary is often a file's, and the number of GPUs the scheduler's:
@@ -17,9 +17,7 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.beyond import ANOTHER_MODEL, ANOTHER_PROGRAM, NO_TRAINING
 from ndparallel.launch_flags.frozen import megatron_flags, release
-from ndparallel.launch_flags.given import GivenFlags, given_flags
 from ndparallel.launch_flags.invocation import (
     Example,
     example_of,
@@ -27,13 +25,15 @@ from ndparallel.launch_flags.invocation import (
     scheduled,
     world_size,
 )
-from ndparallel.launch_flags.megatron_yaml import script_of
-from ndparallel.launch_flags.read_model import shape_from
-from ndparallel.launch_flags.read_notes import example_notes, not_read, notes
-from ndparallel.launch_flags.read_plan import plan_from
+from ndparallel.launch_flags.megatron.beyond import ANOTHER_MODEL, ANOTHER_PROGRAM, NO_TRAINING
+from ndparallel.launch_flags.megatron.given import GivenFlags, given_flags
+from ndparallel.launch_flags.megatron.read_model import shape_from
+from ndparallel.launch_flags.megatron.read_notes import example_notes, not_read, notes
+from ndparallel.launch_flags.megatron.read_plan import plan_from
+from ndparallel.launch_flags.megatron.yaml_flags import script_of
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
-from ndparallel.launch_flags.shell import read_script
-from ndparallel.launch_flags.shell_script import Script
+from ndparallel.launch_flags.shell.reader import read_script
+from ndparallel.launch_flags.shell.script import Script
 from ndparallel.parallel.context import CP_COMM_TYPES
 from ndparallel.planner.attention_kernels import fitting_kernel
 from ndparallel.planner.job import Plan, TrainingJob

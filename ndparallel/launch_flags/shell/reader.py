@@ -1,9 +1,8 @@
 """The words of a launch command in a shell script, as the shell would pass them: variables, arrays,
 arithmetic, comments.
 
-Idea   One pass cuts the text into statements; those that run (ndparallel.launch_flags.shell_conditions) fill
-       a table with their assignments (ndparallel.launch_flags.shell_script), and the commands that have flags
-       are expanded with it.
+Idea   One pass cuts the text into statements; those that run (conditions.py) fill a table with their
+       assignments (script.py), and the commands that have flags are expanded with it (words.py).
 Cost   Linear in the text; a script of more than 200 kB is refused.
 Limit  No shell: functions are not run, and what only the environment knows stays as it is written.
 
@@ -20,10 +19,10 @@ from pathlib import Path
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
-from ndparallel.launch_flags.shell_conditions import ShellBlock, every, follow, outcome, running
-from ndparallel.launch_flags.shell_files import Statements, included_file
-from ndparallel.launch_flags.shell_script import Script, as_assignment, assign, assign_defaults
-from ndparallel.launch_flags.shell_words import LARGEST, expanded_words
+from ndparallel.launch_flags.shell.conditions import ShellBlock, every, follow, outcome, running
+from ndparallel.launch_flags.shell.files import Statements, included_file
+from ndparallel.launch_flags.shell.script import Script, as_assignment, assign, assign_defaults
+from ndparallel.launch_flags.shell.words import LARGEST, expanded_words
 
 PIECE = re.compile(
     r"""(?P<joined>\\\r?\n)|(?P<kept>\\.|"(?:[^"\\]|\\.)*"|'[^']*')

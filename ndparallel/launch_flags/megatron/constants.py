@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.given import GivenFlags
+from ndparallel.launch_flags.megatron.given import GivenFlags
 from ndparallel.planner.models.constants import Constants
 from ndparallel.planner.models.shape import ModelShape
 

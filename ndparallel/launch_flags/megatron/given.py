@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.options import nearest
-from ndparallel.launch_flags.forks import pairs, translated, with_defaults
 from ndparallel.launch_flags.frozen import megatron_flags, release
-from ndparallel.launch_flags.shell_words import how_to_set
+from ndparallel.launch_flags.megatron.forks import pairs, translated, with_defaults
+from ndparallel.launch_flags.shell.words import how_to_set
 
 Meaning = TypeVar("Meaning")
 

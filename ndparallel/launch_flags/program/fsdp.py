@@ -12,7 +12,7 @@ from typing import Any
 
 from ndparallel.base.errors import unknown
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.programs import EMPTY, Files, accelerates, file_of_arguments, words_in
+from ndparallel.launch_flags.program.arguments import EMPTY, Files, accelerates, file_of_arguments, words_in
 from ndparallel.launch_flags.yaml_text import loaded, mapping
 
 PROGRAMS_FILE = re.compile(r"^(?:fsdp|fsdp_config|fsdp_version)[ \t]*:", re.MULTILINE)

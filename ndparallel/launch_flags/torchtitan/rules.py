@@ -1,7 +1,7 @@
 """What torchtitan cannot run: rules for one plan, and for all plans of a search.
 
-Idea   As in rules.py: each says where it is broken, and why in a sentence. Rules of its models are in
-       torchtitan_models.py.
+Idea   As in ../rules.py: each says where it is broken, and why in a sentence. Rules of its models are in
+       models.py.
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ import numpy as np
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.launch_flags.rules import SOME_LAYERS, LaunchRule, is_none_of, recomputes_some_layers
-from ndparallel.launch_flags.torchtitan_models import MODEL_RULES, never, torchtitan_lacks
-from ndparallel.launch_flags.torchtitan_switches import SWITCHED
+from ndparallel.launch_flags.torchtitan.models import MODEL_RULES, never, torchtitan_lacks
+from ndparallel.launch_flags.torchtitan.switches import SWITCHED
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import TORCHTITAN

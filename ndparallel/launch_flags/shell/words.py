@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from ndparallel.base.errors import UserError
-from ndparallel.launch_flags.shell_arithmetic import sum_of, value_of_sum
+from ndparallel.launch_flags.shell.arithmetic import sum_of, value_of_sum
 
 LARGEST = 200_000  # characters of a script, and of one expanded statement
 # a command's output, or a sum

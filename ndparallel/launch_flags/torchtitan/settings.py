@@ -17,10 +17,10 @@ from ndparallel.base.errors import UserError, check_known, unknown
 from ndparallel.base.files import parse_toml, read_text
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags.frozen import frozen
-from ndparallel.launch_flags.recipe_file import Call, Words, chosen, recipes_in
 from ndparallel.launch_flags.settings import Configuration, Settings, flat, read_value
-from ndparallel.launch_flags.shell_files import beside
-from ndparallel.launch_flags.shell_words import LARGEST
+from ndparallel.launch_flags.shell.files import beside
+from ndparallel.launch_flags.shell.words import LARGEST
+from ndparallel.launch_flags.torchtitan.recipe_file import Call, Words, chosen, recipes_in
 
 SECTIONS = frozenset({"training", "parallelism", "compile", "debug"})
 PACKAGE = re.compile(r"(?:torchtitan\.models\.)?(?P<module>\w+)(?:\.config_registry)?")

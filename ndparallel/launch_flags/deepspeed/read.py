@@ -1,6 +1,6 @@
 """A DeepSpeed job as the job and the plan that it trains.
 
-Idea   Its configuration (deepspeed_settings.py) says how states are sharded, what tensor and expert
+Idea   Its configuration (settings.py) says how states are sharded, what tensor and expert
        parallelism there is, and the batch. The program's arguments may name the model, its sequences, and
        recomputation, as transformers' and TRL's do.
 Limit  What only the program knows is given beside the file (--model, --sequence, --set NAME=VALUE). Stages of
@@ -14,11 +14,11 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.deepspeed_notes import notes_on_settings
-from ndparallel.launch_flags.deepspeed_settings import filled, job_of, offloaded, optimizer_of
+from ndparallel.launch_flags.deepspeed.notes import notes_on_settings
+from ndparallel.launch_flags.deepspeed.settings import filled, job_of, offloaded, optimizer_of
 from ndparallel.launch_flags.frozen import frozen, release
-from ndparallel.launch_flags.program_adapters import adapters_in
-from ndparallel.launch_flags.program_words import (
+from ndparallel.launch_flags.program.adapters import adapters_in
+from ndparallel.launch_flags.program.words import (
     RECOMPUTES,
     sequence_of,
     shape_of,

@@ -1,0 +1,1 @@
+"""Hugging Face's Accelerate: a plan as its configuration and script, and its jobs as a plan."""

@@ -1,0 +1,1 @@
+"""torchtitan: a plan as its recipe, what of a plan it cannot run, and its settings as a plan."""
