@@ -42,7 +42,7 @@ FLAGS = (
     "fields",
     "frameworks",
     "frozen",
-    "invocation",
+    "launcher",
     "megatron/beyond",
     "megatron/given",
     "megatron/read",

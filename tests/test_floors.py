@@ -57,8 +57,8 @@ FLOORS_OF_ROOM = {
         {"scaling_svg"},
     ],
     "launch_flags": [
-        {"fields", "frozen", "invocation", "nodes", "reading", "yaml_text"},
-        {"settings", "rules", "script_text", "tables", "shell"},
+        {"fields", "frozen", "nodes", "reading", "shell", "yaml_text"},
+        {"launcher", "rules", "script_text", "settings", "tables"},
         {"program"},
         {"megatron", "torchtitan", "deepspeed", "accelerate"},
         {"frameworks"},

@@ -15,8 +15,8 @@ from ndparallel.base.quoting import brief
 from ndparallel.base.words import option_of, option_words
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, emit
-from ndparallel.launch_flags.invocation import by_number
 from ndparallel.launch_flags.reading import Beside, Reading
+from ndparallel.launch_flags.shell.example import by_number
 from ndparallel.launch_flags.shell.words import LARGEST
 from ndparallel.planner.describe import room_words
 from ndparallel.planner.job import TrainingJob

@@ -21,7 +21,7 @@ from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.accelerate.write import STACKS
 from ndparallel.launch_flags.frozen import frozen, note_on_defaults, release
-from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program
+from ndparallel.launch_flags.launcher import gpus_started, launcher_and_program
 from ndparallel.launch_flags.program.adapters import adapters_in
 from ndparallel.launch_flags.program.arguments import (
     EMPTY,

@@ -17,7 +17,7 @@ from ndparallel.base.quoting import brief
 from ndparallel.base.words import option_of
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.deepspeed.hjson import plain_json
-from ndparallel.launch_flags.invocation import gpus_started, launcher_and_program, slots_in, whole
+from ndparallel.launch_flags.launcher import gpus_started, launcher_and_program, slots_in
 from ndparallel.launch_flags.program.arguments import (
     Files,
     accelerates,
@@ -29,6 +29,7 @@ from ndparallel.launch_flags.program.arguments import (
     words_in,
 )
 from ndparallel.launch_flags.settings import Configuration, Settings, flat, read_value
+from ndparallel.launch_flags.shell.slurm import whole
 
 ARGUMENTS = {  # of transformers' TrainingArguments, that fill what is "auto" (integrations/deepspeed.py)
     fields.TRANSFORMERS_MICRO: fields.DEEPSPEED_MICRO,

@@ -18,13 +18,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import megatron_flags, release
-from ndparallel.launch_flags.invocation import (
-    Example,
-    example_of,
-    launcher_and_program,
-    scheduled,
-    world_size,
-)
+from ndparallel.launch_flags.launcher import launcher_and_program, world_size
 from ndparallel.launch_flags.megatron.beyond import ANOTHER_MODEL, ANOTHER_PROGRAM, NO_TRAINING
 from ndparallel.launch_flags.megatron.given import GivenFlags, given_flags
 from ndparallel.launch_flags.megatron.read_model import shape_from
@@ -32,8 +26,10 @@ from ndparallel.launch_flags.megatron.read_notes import example_notes, not_read,
 from ndparallel.launch_flags.megatron.read_plan import plan_from
 from ndparallel.launch_flags.megatron.yaml_flags import script_of
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
+from ndparallel.launch_flags.shell.example import Example, example_of
 from ndparallel.launch_flags.shell.reader import read_script
 from ndparallel.launch_flags.shell.script import Script
+from ndparallel.launch_flags.shell.slurm import scheduled
 from ndparallel.parallel.context import CP_COMM_TYPES
 from ndparallel.planner.attention_kernels import fitting_kernel
 from ndparallel.planner.job import Plan, TrainingJob

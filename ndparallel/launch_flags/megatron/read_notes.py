@@ -10,13 +10,13 @@ from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import note_on_defaults, release
-from ndparallel.launch_flags.invocation import Example
 from ndparallel.launch_flags.megatron.beyond import ASSUMED_WORDS, BEYOND
 from ndparallel.launch_flags.megatron.forks import NOT_MODELLED
 from ndparallel.launch_flags.megatron.given import GivenFlags, unknown_sentence
 from ndparallel.launch_flags.megatron.read_plan import letters_of
 from ndparallel.launch_flags.megatron.rules import precision_aware
 from ndparallel.launch_flags.megatron.write import group_of
+from ndparallel.launch_flags.shell.example import Example
 from ndparallel.launch_flags.shell.files import ENDINGS
 from ndparallel.launch_flags.shell.script import Script
 from ndparallel.planner.job import Plan, TrainingJob

@@ -13,11 +13,11 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.invocation import scheduled
 from ndparallel.launch_flags.program.adapters import MATRICES
 from ndparallel.launch_flags.shell.files import around
 from ndparallel.launch_flags.shell.reader import read_script
 from ndparallel.launch_flags.shell.script import Script
+from ndparallel.launch_flags.shell.slurm import scheduled
 from ndparallel.launch_flags.shell.words import LARGEST
 from ndparallel.launch_flags.yaml_text import loaded, mapping
 

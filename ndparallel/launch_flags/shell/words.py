@@ -6,6 +6,7 @@ Limit  What grows beyond any launch command is refused.
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 
 from ndparallel.base.errors import UserError
@@ -44,6 +45,14 @@ def expanded_words(text: str, variables: Mapping[str, list[str]]) -> list[str]:
         found += words
         length = refused_if_long(length + sum(map(len, words)))
     return found
+
+
+def plain_words(text: str) -> list[str]:
+    """The words without quotes, as they are written; none where a quotation mark is never closed."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
 
 
 def name_of(word: str) -> str:

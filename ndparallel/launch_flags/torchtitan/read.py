@@ -16,11 +16,12 @@ from ndparallel.base.errors import UserError, check_known, unknown
 from ndparallel.base.quoting import brief
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import note_on_defaults, release
-from ndparallel.launch_flags.invocation import gpus_started, scheduled
+from ndparallel.launch_flags.launcher import gpus_started
 from ndparallel.launch_flags.reading import NOTHING, Beside, Reading
 from ndparallel.launch_flags.settings import Configuration, notes_on_keys
 from ndparallel.launch_flags.shell.reader import read_script
 from ndparallel.launch_flags.shell.script import Script
+from ndparallel.launch_flags.shell.slurm import scheduled
 from ndparallel.launch_flags.torchtitan.models import MODELS
 from ndparallel.launch_flags.torchtitan.read_plan import LOCAL_BATCH, RESHARD, asks_for_host, plan_from
 from ndparallel.launch_flags.torchtitan.settings import (
