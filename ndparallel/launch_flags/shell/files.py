@@ -8,7 +8,6 @@ Limit  Nobody knows in which folder a script will run: a file is looked for in t
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 ENDINGS = (".sh", ".bash", ".env", ".conf", ".config", ".cfg")  # of files with variables
@@ -43,21 +42,3 @@ def around(file: str, folder: Path | None) -> Path | None:
     places = [folder, *folder.parents][path.count("../") :]
     found = (beside(known, place) for place in places)
     return next(filter(None, found), None) or beside(known.rpartition("/")[2], folder)
-
-
-class Statements(Iterator[str]):
-    """Statements in the order in which they run: those of a script, and of what it includes, which `insert`
-    puts before the rest."""
-
-    def __init__(self, statements: Iterator[str]) -> None:
-        self.under_way = [statements]
-
-    def insert(self, statements: Iterator[str]) -> None:
-        self.under_way.append(statements)
-
-    def __next__(self) -> str:
-        while self.under_way:
-            if statement := next(self.under_way[-1], None):
-                return statement
-            self.under_way.pop()
-        raise StopIteration

@@ -1,7 +1,7 @@
 """The words of a launch command in a shell script, as the shell would pass them: variables, arrays,
 arithmetic, comments.
 
-Idea   One pass cuts the text into statements; those that run (conditions.py) fill a table with their
+Idea   One pass cuts the text into statements; those that run (flow.py) fill a table with their
        assignments (script.py), and the commands that have flags are expanded with it (words.py).
 Cost   Linear in the text; a script of more than 200 kB is refused.
 Limit  No shell: functions are not run, and what only the environment knows stays as it is written.
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
-from ndparallel.launch_flags.shell.conditions import ShellBlock, every, follow, outcome, running
-from ndparallel.launch_flags.shell.files import Statements, included_file
+from ndparallel.launch_flags.shell.files import included_file
+from ndparallel.launch_flags.shell.flow import JOINTS, ScriptFlow
 from ndparallel.launch_flags.shell.script import Script, as_assignment, assign, assign_defaults
 from ndparallel.launch_flags.shell.words import LARGEST, expanded_words
 
@@ -36,7 +36,6 @@ PIECE = re.compile(
 SHELLS = (("bash", "-c"), ("sh", "-c"))
 INCLUDES = (["source"], ["."])
 PROGRAMS = ("llamafactory-cli", "axolotl", "axolotl.cli.train")  # as in `llamafactory-cli train FILE.yaml`
-AND_OR = {"&&": lambda truth: truth, "||": lambda truth: None if truth is None else not truth}
 # in which && and || join tests; a branch of `case`, or another block, may begin before it
 CONDITION = re.compile(r"(?:.{0,200}?\))??\s*(?:(?:then|else|do|\{)\s+)?(?:if|elif|while|until)\s", re.DOTALL)
 JOINED = re.compile(r"\\\r?\n")
@@ -56,20 +55,36 @@ def read_script(
     given = given or {}
     known = {**(environment or {}), "#": str(arguments_in(given)), **given}
     set_before = {name: [value] for name, value in known.items()}
-    script, blocks = Script(frozenset(given), folder, variables=set_before), list[ShellBlock]()
-    succeeded: bool | None = True
-    reached: bool | None = True
-    pending = Statements(statements(text))
+    script = Script(frozenset(given), folder, variables=set_before)
+    flow, pending = ScriptFlow(script), Statements(statements(text))
     for statement in pending:
-        if statement in AND_OR:
-            reached = AND_OR[statement](succeeded)
+        if statement in JOINTS:
+            flow.join(statement)
             continue
-        rest = follow(blocks, statement, script, reached)
-        runs = every([reached, running(blocks)])
-        succeeded, reached = outcome(rest, reached, succeeded, script), True
-        if rest and runs is not False:
-            pending.insert(carry_out(rest, script, runs is None))
+        command = flow.command_in(statement)
+        runs = flow.runs
+        flow.end(command)
+        if command and runs is not False:
+            pending.insert(carry_out(command, script, conditional=runs is None))
     return script
+
+
+class Statements(Iterator[str]):
+    """Statements in the order in which they run: those of a script, and of what it includes, which `insert`
+    puts before the rest."""
+
+    def __init__(self, statements: Iterator[str]) -> None:
+        self.under_way = [statements]
+
+    def insert(self, statements: Iterator[str]) -> None:
+        self.under_way.append(statements)
+
+    def __next__(self) -> str:
+        while self.under_way:
+            if statement := next(self.under_way[-1], None):
+                return statement
+            self.under_way.pop()
+        raise StopIteration
 
 
 def carry_out(statement: str, script: Script, conditional: bool) -> Iterator[str]:
@@ -130,8 +145,8 @@ def statements(text: str) -> Iterator[str]:
                 f"the quotation mark in line {text.count(chr(10), 0, piece.start()) + 1} is never closed."
             )
         depth = max(0, depth + words.count("(") - words.count(")")) if kind in ("open", "close") else depth
-        if kind == "end" and depth == 0 and not (words in ("&&", "||") and CONDITION.match(statement)):
-            yield from filter(None, [statement.strip(), words * (words in (";;", *AND_OR))])
+        if kind == "end" and depth == 0 and not (words in JOINTS and CONDITION.match(statement)):
+            yield from filter(None, [statement.strip(), words * (words in (";;", *JOINTS))])
             statement = ""
         elif kind != "comment":
             blank = kind == "joined" or words in "\n;" or (kind == "redirect" and depth == 0)
