@@ -401,7 +401,7 @@ ROOMS = {
             *(f"ndparallel/commands/{name}.py" for name in COMMANDS),
             *(
                 f"ndparallel/results/{name}.py"
-                for name in ("against_one_gpu", "outputs", "remarks", "tables")
+                for name in ("against_one_gpu", "outputs", "remarks", "table_columns", "tables")
             ),
             "ndparallel/search/tables.py",
         ],

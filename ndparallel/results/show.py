@@ -20,7 +20,8 @@ from ndparallel.results.contention import contention_rows, most_lengthened
 from ndparallel.results.outputs import drawn_strategies, narration, write_files
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import MEMORY_HEADS, Run, Sweep
-from ndparallel.results.tables import least_width, quiet_table
+from ndparallel.results.table_columns import least_width
+from ndparallel.results.tables import quiet_table
 
 
 def show(
