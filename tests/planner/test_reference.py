@@ -79,7 +79,7 @@ def test_norms_multiply_by_1_and_the_weight_where_the_code_of_transformers_says_
         files = Path(inspect.getfile(named)).parent.glob("modeling_*.py")
         code = "".join(file.read_text("utf-8") for file in files)
         centered = re.search(r"\(1(\.0)? \+ self\.weight|self\.weight \+ 1", code)
-        assert family.zero_centered == bool(centered)
+        assert family.constants.get("zero_centered", False) == bool(centered)
 
 
 def test_the_loss_of_transformers_keeps_as_many_bytes_of_a_logit_as_accelerates_software_says():

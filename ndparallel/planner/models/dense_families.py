@@ -13,12 +13,12 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import Config
-from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.family import (
     AS_HEADS,
     PER_HEAD,
     PLAIN_ACTIVATIONS,
     Q_K_V_AND_OUTPUT,
+    ZERO_CENTERED,
     Family,
     missing,
 )
@@ -62,7 +62,7 @@ QWEN3_5 = replace(
     },
     linear=gated_delta_net,
     output_gate="queries",
-    zero_centered=True,  # Qwen3_5RMSNorm in models/qwen3_5/modeling_qwen3_5.py of transformers
+    constants=ZERO_CENTERED,  # Qwen3_5RMSNorm in models/qwen3_5/modeling_qwen3_5.py of transformers
 )
 PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
 GRANITE = replace(LLAMA, class_name="GraniteConfig")
@@ -94,7 +94,7 @@ GEMMA2 = Family(
     norms="both",
     full_every=2,
     must=ONE_WAY,
-    zero_centered=True,
+    constants=ZERO_CENTERED,
 )
 GEMMA3 = replace(
     GEMMA2,
@@ -148,16 +148,12 @@ ERNIE4_5 = Family(
 )
 
 
-def hunyuan_words(config: Config) -> Mapping[str, Any]:
-    return {"constants": replace(constants_of(config.entries), rotated_first=True)}
-
-
 HUNYUAN = Family(
     "HunYuanDenseV1Config",
     {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     qk_norm="head",
-    words=hunyuan_words,
+    constants={"rotated_first": True},
 )
 EXAONE4 = Family(
     "Exaone4Config",
@@ -193,7 +189,7 @@ GEMMA = Family(
     hidden_act="gelu_pytorch_tanh",
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     must=ONE_WAY,
-    zero_centered=True,
+    constants=ZERO_CENTERED,
 )
 VAULTGEMMA = replace(GEMMA2, class_name="VaultGemmaConfig", norms="before")
 GLM = Family(
@@ -260,7 +256,7 @@ MUSE_GLIMMER = Family(
     output_gate="element",
     words=listed_words,
     must={"attention_bias": False},
-    zero_centered=True,
+    constants=ZERO_CENTERED,
 )
 OLMO_HYBRID = replace(
     OLMO2,

@@ -52,6 +52,7 @@ def missing(size: int, field: str, null: ConfigRule) -> ConfigRule:
     return ConfigRule(words, lambda config: null.compute(config) if config.is_null(field) else size)
 
 
+ZERO_CENTERED = {"zero_centered": True}
 Q_K_V_AND_OUTPUT = ("qkv", "output")
 ALL_BUT_THE_HEAD = ("qkv", "output", "mlp", "norm")
 
@@ -65,7 +66,7 @@ class Family:
     `activation` is given where no key says it; else `activations` translates the key's word, or where a file
     has none `hidden_act`. Where a file has a window, every layer has it, or all but one in `full_every`: the
     last of these, or the first; with `rotates_windows_alone` only layers with a window then have positions.
-    Norms of `zero_centered` ones multiply by 1 + weight.
+    `constants` are those that no file says (constants.py).
     """
 
     class_name: str
@@ -87,7 +88,7 @@ class Family:
     full_every: int = 0
     full_first: bool = False
     rotates_windows_alone: bool = False
-    zero_centered: bool = False
+    constants: Mapping[str, Any] = field(default_factory=dict)
     latent: Callable[[Config], LatentAttention] | None = None
     linear: Callable[[Config], GatedDeltaNet] | None = None
     output_gate: str = ""

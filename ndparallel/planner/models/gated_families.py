@@ -15,9 +15,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.planner.models.attentions import WindowedHeads
 from ndparallel.planner.models.config import Config
-from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.family import Q_K_V_AND_OUTPUT, Family
+from ndparallel.planner.models.family import Q_K_V_AND_OUTPUT, ZERO_CENTERED, Family
 from ndparallel.planner.models.kinds import layers_with
 from ndparallel.planner.models.parts_of_config import (
     FULL,
@@ -164,7 +163,7 @@ STEP3P5 = Family(
         "use_bidirectional_attention": False,
         "mlp_bias": False,
     },
-    zero_centered=True,
+    constants=ZERO_CENTERED,
 )
 
 # ---------------------------------------------------------------------------------------------------- Beam
@@ -184,8 +183,7 @@ def beam_words(config: Config) -> Mapping[str, Any]:
     layers = config.size("layers")
     every_sixth = [FULL if layer % 6 == 5 or layer == layers - 1 else SLIDING for layer in range(layers)]
     kinds = layer_types(config) or every_sixth
-    whole = layers_with(FULL, kinds)
-    return {"whole_layers": whole, "constants": replace(constants_of(config.entries), unrotated=whole)}
+    return {"whole_layers": layers_with(FULL, kinds)}
 
 
 BEAM = Family(
@@ -206,5 +204,6 @@ BEAM = Family(
     output_gate="biased",
     experts=beam_experts,
     words=beam_words,
+    rotates_windows_alone=True,
     must={"rope_parameters.full_attention": None},
 )

@@ -136,17 +136,19 @@ def build(config: Config, family: Family) -> dict[str, Any]:
     latent = family.latent(config) if family.latent else None
     flagged = (biases for flag, biases in family.bias_flags.items() if config.flag(flag))
     biases = sum(flagged, family.biases)
-    seen = windows(config, family.full_every, family.full_first)
-    words = {"constants": constants_of(config.entries), **family.words(config)}
-    if family.rotates_windows_alone:
-        words["constants"] = replace(words["constants"], unrotated=seen.get("whole_layers", ()))
-    words["constants"] = replace(words["constants"], zero_centered=family.zero_centered)
+    own = {
+        **windows(config, family.full_every, family.full_first),
+        "constants": constants_of(config.entries),
+        **family.words(config),
+    }
+    unrotated = {"unrotated": own.get("whole_layers", ())} if family.rotates_windows_alone else {}
+    own["constants"] = replace(own["constants"], **family.constants, **unrotated)
     return {
         **{name: getattr(family, name) for name in OF_THE_FAMILY},
         "layers": config.size("layers"),
         "hidden": config.size("hidden"),
         "heads": config.size("heads"),
-        "kv_heads": words.get("kv_heads") or config.size("heads" if latent else "kv_heads"),
+        "kv_heads": own.get("kv_heads") or config.size("heads" if latent else "kv_heads"),
         "head_dim": latent.head_dim if latent else config.size("head_dim"),
         "ffn": config.size("ffn"),
         "vocab": config.size("vocab"),
@@ -158,8 +160,7 @@ def build(config: Config, family: Family) -> dict[str, Any]:
         "latent": latent,
         "linear": family.linear(config) if family.linear else None,
         "experts": family.experts(config) if family.experts else None,
-        **seen,
-        **words,
+        **own,
     }
 
 

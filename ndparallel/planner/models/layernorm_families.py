@@ -20,6 +20,7 @@ from ndparallel.planner.models.family import (
     PER_HEAD,
     PLAIN_ACTIVATIONS,
     Q_K_V_AND_OUTPUT,
+    ZERO_CENTERED,
     Family,
 )
 
@@ -177,12 +178,12 @@ NEMOTRON = Family(
     norm="layernorm",
     biases=("norm",),
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "mlp_bias": ("mlp",)},
-    zero_centered=True,  # NemotronLayerNorm1P in models/nemotron/modeling_nemotron.py of transformers
+    constants=ZERO_CENTERED,  # NemotronLayerNorm1P in models/nemotron/modeling_nemotron.py of transformers
 )
 JAIS2 = replace(
     NEMOTRON,
     class_name="Jais2Config",
-    zero_centered=False,
+    constants={},
     defaults={**NEMOTRON.defaults, "kv_heads": AS_HEADS, "attention_bias": True, "mlp_bias": True},
 )
 

@@ -84,7 +84,7 @@ def llama4_words(config: Config) -> Mapping[str, Any]:
     unrotated = tuple(layer for layer in constants.unrotated if layer < config.size("layers"))
     return {
         "qk_norm": "unscaled" if config.flag("qk_norm") else "",
-        "constants": replace(constants, unrotated=unrotated, scores="sigmoid", scaled_inputs=True),
+        "constants": replace(constants, unrotated=unrotated),
         **chunks(config, unrotated),
     }
 
@@ -103,6 +103,7 @@ LLAMA4 = Family(
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
     experts=llama4_experts,
     words=llama4_words,
+    constants={"scores": "sigmoid", "scaled_inputs": True},
 )
 
 
@@ -181,10 +182,6 @@ def ernie_experts(config: Config) -> Experts:
     )
 
 
-def softmax_words(config: Config) -> Mapping[str, Any]:
-    return {"constants": replace(constants_of(config.entries), scores="softmax")}
-
-
 ERNIE4_5_MOE = Family(
     "Ernie4_5_MoeConfig",
     {"head_dim": PER_HEAD, "tied": True, "first_dense": 1, "last_mixed": -1, "every": 1},
@@ -197,7 +194,7 @@ ERNIE4_5_MOE = Family(
         "every": ("moe_layer_interval",),
     },
     experts=ernie_experts,
-    words=softmax_words,
+    constants={"scores": "softmax"},
     must={"use_bias": False},
 )
 

@@ -12,7 +12,7 @@ Glossary: see `ndparallel.planner.models.shape`, and
 """
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -97,21 +97,26 @@ def linear_layers(config: Config) -> tuple[int, ...]:
 def windows(config: Config, full_every: int, first: bool) -> dict[str, Any]:
     """The window, and the layers that see the whole sequence all the same: as `layer_types` lists them, or
     one in `full_every` (0: none), the `first` of these or the last."""
+    if not (window := window_of(config)):
+        return {}
+    return {"window": window, "whole_layers": tuple(layers_without_window(config, full_every, first))}
+
+
+def window_of(config: Config) -> int:
+    """Tokens that a query sees in layers with a window; 0 where there is none, or it is not used."""
     if is_switched_off(config):
-        return {}
-    window = config.size_or_null("window") if "window" in config.defaults else config.size_or_zero("window")
-    if not window:
-        return {}
-    last = config.size("layers")
+        return 0
+    return config.size_or_null("window") if "window" in config.defaults else config.size_or_zero("window")
+
+
+def layers_without_window(config: Config, full_every: int, first: bool) -> Iterable[int]:
+    layers = range(config.size("layers"))
     if kinds := layer_types(config):
-        whole = [layer for layer in range(last) if kinds[layer] != SLIDING]
-    elif config.has("window_layers") or "window_layers" in config.defaults:
-        # Qwen's, which counts those at the front that have none
-        whole = [*range(min(last, config.size("window_layers", least=0)))]
-    else:
-        every = config.size("full_every") if config.has("full_every") else full_every or last + 1
-        whole = [layer for layer in range(last) if (layer + (not first)) % every == 0]
-    return {"window": window, "whole_layers": tuple(whole)}
+        return [layer for layer in layers if kinds[layer] != SLIDING]
+    if config.has("window_layers") or "window_layers" in config.defaults:
+        return layers[: config.size("window_layers", least=0)]  # Qwen's, which counts those at the front
+    every = config.size("full_every") if config.has("full_every") else full_every
+    return layers[0 if first else every - 1 :: every] if every else ()
 
 
 def is_switched_off(config: Config) -> bool:

@@ -7,13 +7,10 @@ Idea   One row per family, and the functions that read what it alone has; see fa
 Glossary: see `ndparallel.planner.models.shape`.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ndparallel.planner.models.attentions import GatedDeltaNet
 from ndparallel.planner.models.config import Config
-from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.dense_families import QWEN3, QWEN3_5
 from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.family import PER_HEAD, Family
@@ -85,10 +82,6 @@ QWEN3_NEXT = replace(
 )
 
 
-def flint_words(config: Config) -> Mapping[str, Any]:
-    return {**listed_words(config), "constants": replace(constants_of(config.entries), scores="sigmoid")}
-
-
 FLINT = replace(
     QWEN3_MOE,
     class_name="FlintConfig",
@@ -103,7 +96,8 @@ FLINT = replace(
     sinks=True,
     rotates_windows_alone=True,
     experts=flint_experts,
-    words=flint_words,
+    words=listed_words,
+    constants={"scores": "sigmoid"},
 )
 
 
@@ -139,7 +133,7 @@ LARA_MINI = replace(
     output_gate="",
     experts=lara_experts,
     words=listed_words,
-    zero_centered=False,
+    constants={},
 )
 
 

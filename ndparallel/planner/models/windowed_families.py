@@ -88,7 +88,7 @@ GEMMA4 = replace(
     words=gemma4_words,
     reads_layers=True,
     must={"num_kv_shared_layers": 0, "use_bidirectional_attention": "vision"},
-    zero_centered=False,
+    constants={},
 )
 GEMMA4_UNIFIED = replace(
     GEMMA4,
