@@ -17,11 +17,11 @@ from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.job import TOGETHER, Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import check, violations
+from ndparallel.planner.memory.in_flight import in_flight_by_rank
 from ndparallel.planner.memory.states import checkpoint_bytes
 from ndparallel.planner.memory.total import (
     STAGE_MEMORY_KINDS,
     StageMemory,
-    in_flight_by_rank,
     memory_by_rank,
     most_on_host,
 )

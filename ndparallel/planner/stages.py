@@ -21,6 +21,7 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.stack import Stack
 
 ENDS = ("embedding", "head")
+Elements = tuple[Any, Any]  # parameters: those that all of dp share, and those of experts
 KEPT = " kept"  # of a layer that is not recomputed while others are
 
 
@@ -79,7 +80,7 @@ def kinds_of_rank(plan: Plan, kinds: Sequence[Sequence[str]], rank: int) -> tupl
     return tuple(kind for stage in plan.layout.stages_of(rank) for kind in kinds[stage])
 
 
-def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
+def trained_of(job: TrainingJob, plan: Plan, kind: str) -> Elements:
     """Parameters of one unit on a GPU that have gradients: all, or those of adapters."""
     adapters, kind = job.adapters, kind.removesuffix(KEPT)
     shape = job.shape.like(kind)
@@ -97,12 +98,12 @@ def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     return attention + adapters.elements(shape, shape.shared_mlp(), plan.tp), some.experts * own / plan.ep
 
 
-def held_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
+def held_of(job: TrainingJob, plan: Plan, kind: str) -> Elements:
     """Parameters of one unit as its GPU keeps them, whole or cast, in numbers of 16 bits."""
     return elements_of(job, plan, kind, 1.0 if plan.zero == 3 else job.matrix_bytes(plan.zero) / 2)
 
 
-def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> tuple[Any, Any]:
+def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> Elements:
     """Parameters of one unit on a GPU, in numbers of 16 bits: (all but experts, experts). A tied head on a
     stage of its own holds a copy of the table. A weight of a layer's matrix counts as so many `kept`."""
     counted, tp = job.shape.parameters(), plan.tp
@@ -143,7 +144,7 @@ def padded_vocab(shape: ModelShape, stack: Stack, tp: Any) -> Any:
     return -(-shape.vocab // multiple) * multiple
 
 
-def head_and_prediction(job: TrainingJob, plan: Plan, head: Any, kept: float) -> tuple[Any, Any]:
+def head_and_prediction(job: TrainingJob, plan: Plan, head: Any, kept: float) -> Elements:
     """Parameters of the head with its prediction layers, each a layer and what joins it to the model."""
     counted, layers = job.shape.parameters(), job.shape.prediction_layers
     if not layers:

@@ -19,7 +19,7 @@ from ndparallel.planner.layers.kept import gathered_bytes, kept_bytes
 from ndparallel.planner.layers.layer import LayerLists
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.memory.total import logits_bytes
+from ndparallel.planner.memory.head import logits_bytes
 from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import POCKET

@@ -15,16 +15,15 @@ Glossary
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from ndparallel.base.sums import sum_of
 from ndparallel.planner.adapters import adapted_parts
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import SINGLE
 from ndparallel.planner.numbers import larger, smaller
-from ndparallel.planner.stages import elements_of, embedding_elements, kinds_by_stage, trained_of
+from ndparallel.planner.stages import Elements, elements_of, embedding_elements, kinds_by_stage, trained_of
 
-Count = Callable[[TrainingJob, Plan, str], tuple[Any, Any]]
+Count = Callable[[TrainingJob, Plan, str], Elements]
 
 
 def gradient_buffers(job: TrainingJob, plan: Plan):

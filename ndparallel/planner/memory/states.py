@@ -1,18 +1,18 @@
 """Bytes of weights, gradients and optimizer on one GPU, and of what lies beside them.
 
+Idea   They follow from the parameters that a rank holds, and from which ranks share them. What is there only
+       for a while, as gathered weights, is counted in fsdp.py and deepspeed.py.
 Cost   Mixed precision: 2 bytes for a weight, 2 or 4 for its gradient, 12 for the optimizer (weight and two
        moments in float32). Moments may be kept in fewer bits, the optimizer on the host; of a frozen model
        only the adapters have gradients and optimizer.
-Limit  Of the host's memory states alone are counted, as large as they would be on the GPU. Of shards that are
-       on their way to a gather only those that PyTorch copies from the host are.
+Limit  Of the host's memory states alone are counted, as large as they would be on the GPU.
 
 Glossary
     held      parameters on a GPU, in numbers of 16 bits: (shared by all of dp, of its experts)
     trained   those that have gradients: all, or the adapters'
-    unit      what FSDP gathers at once: a layer, or the two ends of the model together
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,24 +21,19 @@ from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.memory.deepspeed import (
     bucket_bytes,
     gradient_buffers,
-    live_weights,
     reduces_in_turn,
     step_gradient_bytes,
 )
+from ndparallel.planner.memory.fsdp import arriving_shard, gather_block, whole_gradients, whole_weights
 from ndparallel.planner.models.kinds import has_experts
-from ndparallel.planner.numbers import either, larger, most
+from ndparallel.planner.numbers import either, most
 from ndparallel.planner.stages import (
-    ENDS,
+    Elements,
     elements_of,
-    embedding_elements,
     gathers_every_microbatch,
-    keeps_gradients,
     kinds_by_stage,
     trained_of,
-    weights_are_whole,
 )
-
-Elements = tuple[Any, Any]
 
 
 def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
@@ -114,12 +109,6 @@ def reduced_bytes(job: TrainingJob) -> int:
     return (HALF if job.half else SINGLE) if job.stack.has_torch_fsdp else job.gradient_bytes
 
 
-def ends_of(job: TrainingJob, plan: Plan):
-    """Parameters of embedding and head, which FSDP gathers as one unit; in a pipeline each rank has one."""
-    table, head = (sum(elements_of(job, plan, kind)) for kind in ENDS)
-    return either(plan.pp > 1, larger(table, head), table + head)
-
-
 def is_fully_sharded(job: TrainingJob, plan: Plan):
     """Whether FSDP gathers weights and scatters gradients, be it over one rank."""
     over_one = job.stack.shards_over_one
@@ -128,62 +117,11 @@ def is_fully_sharded(job: TrainingJob, plan: Plan):
     return gathers_every_microbatch(job, plan) & (several | alone | job.weights_away)
 
 
-def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
-    """Bytes of weights that are whole at the same time: of two layers and the ends; in PyTorch's pipelines of
-    all. DeepSpeed counts them."""
-    if job.stack.live_weights is None:
-        some = 2 * largest_layer(job, plan, elements_of) + ends_of(job, plan)
-    else:
-        some = live_weights(job, plan)
-    return either(weights_are_whole(job, plan), sum(held), some) * HALF
-
-
-def gather_block(job: TrainingJob, plan: Plan):
-    """Bytes that FSDP2 gathers into before it copies each weight to its place, beyond the next layer's: a
-    block of a stream of its own, which other tensors cannot take (foreach_all_gather in
-    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py), but over one rank (unshard in
-    _fsdp_param_group.py: world_size == 1). A layer's stays until the next one has copied
-    its shards into another ("Overlapping all-gather copy-in and all-gather" in _fsdp_param_group.py)."""
-    if job.stack.sharding != "fsdp2":
-        return 0.0
-    layer = largest_layer(job, plan, elements_of)
-    counted = either(weights_are_whole(job, plan), 0.0, layer)
-    block = (layer + larger(layer, ends_of(job, plan)) - counted) * HALF
-    return block * (plan.sharding_ranks > 1)
-
-
-def arriving_shard(job: TrainingJob, plan: Plan):
-    """Bytes of a shard that FSDP2 copies from the host for its gather: each weight as it is kept, and then
-    all of a unit in 16 bits (all_gather_inputs in torch/distributed/fsdp/_fully_shard/_fsdp_param.py). The
-    vocabulary's table is taken for the largest weight."""
-    if not job.states_away:
-        return 0.0
-    unit = larger(largest_layer(job, plan, elements_of), ends_of(job, plan))
-    cast = unit * HALF * (job.shard_bytes > HALF)
-    return (cast + embedding_elements(job, plan.tp) * job.shard_bytes) / plan.sharding_ranks
-
-
-def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
-    """Bytes of gradients that are not scattered yet: of one layer, or until the last microbatch of all in the
-    chunks whose backward passes have begun, beside which FSDP2 copies a layer's into what the reduce_scatter
-    sends (reduce_scatter_state in _fsdp_param_group.py); DeepSpeed's wait in its buffers."""
-    layer, copied = largest_layer(job, plan, trained_of), job.stack.sharding == "fsdp2"
-    begun = plan.recipe.chunks_begun(plan.microbatches(job), plan.pp, plan.chunks) / plan.chunks
-    whole = begun * sum(trained) + copied * layer
-    alone = 0.0 if job.stack.reduce_bucket else layer
-    return either(keeps_gradients(job, plan), whole, alone) * job.stack.gradient_bytes
-
-
 def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
     """Bytes that FSDP needs only while it goes through the layers: gathered weights, waiting gradients, and
     at the end of the backward pass the scattered ones."""
     nothing, own = (0.0, 0.0), share_of(job, plan, trained) * reduced_bytes(job)
     return whole_weights(job, plan, nothing) + whole_gradients(job, plan, nothing) + own
-
-
-def largest_layer(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan, str], Elements]):
-    """Parameters of the largest layer."""
-    return most(sum(of(job, plan, kind)) for kind in job.shape.layer_kinds)
 
 
 # ------------------------------------------------------------------------------------------------- the step

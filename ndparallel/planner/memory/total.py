@@ -7,7 +7,7 @@ Idea   Weights, gradients and optimizer follow from the parameters that a rank h
        and then has none whole for the next step's (c10/cuda/CUDACachingAllocator.cpp). So a GPU holds their
        sum, of which tensors at no time take more than the larger: a replay of the tensors through that
        allocator reserves as much, to 1% (tests/planner/test_reserved.py).
-Cost   See states.py, deepspeed.py, outside.py and layers/kept.py.
+Cost   See states.py, fsdp.py, deepspeed.py, head.py, outside.py and layers/kept.py.
 Limit  Blocks are rounded up to 512 bytes, segments to 2 MiB and those below 10 MB to 20 (kMinBlockSize,
        kRoundLarge, kLargeBuffer there), which is not counted: a large model's tensors are whole MiB. Whether
        the logits that a pipeline of PyTorch joins find a hole depends on all that came before: they are taken
@@ -21,32 +21,26 @@ Glossary
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ndparallel.base.sums import sum_of
-from ndparallel.pipeline.recipe import RECIPES, Recipe
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.kept import (
     LayerBytes,
     layer_bytes,
-    normed_bytes,
     on_gpu,
     passed_bytes,
     passed_messages,
     prediction_bytes,
 )
-from ndparallel.planner.layers.layer import LayerLists, lists_of
-from ndparallel.planner.layers.operations import HALF
 from ndparallel.planner.memory.deepspeed import most_made
+from ndparallel.planner.memory.fsdp import gather_block
+from ndparallel.planner.memory.head import logits_bytes
 from ndparallel.planner.memory.outside import WORKSPACE_BYTES, context_bytes
 from ndparallel.planner.memory.states import (
-    Elements,
     bytes_on_host,
     fsdp_states,
-    gather_block,
     is_fully_sharded,
     made_gradients,
     passing_bytes,
@@ -54,15 +48,7 @@ from ndparallel.planner.memory.states import (
     step_states,
 )
 from ndparallel.planner.numbers import either, most, smaller
-from ndparallel.planner.stages import (
-    ENDS,
-    held_of,
-    kinds_of_rank,
-    padded_vocab,
-    stage_kinds,
-    table_elements,
-    trained_of,
-)
+from ndparallel.planner.stages import ENDS, Elements, held_of, kinds_of_rank, stage_kinds, trained_of
 
 STAGE_MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
 
@@ -112,31 +98,6 @@ def most_on_host(job: TrainingJob, plan: Plan) -> float:
     return max(float(bytes_on_host(job, plan, *both)) for both in elements)
 
 
-def in_flight_by_rank(job: TrainingJob, plan: Plan) -> list[float]:
-    """Chunks that each pipeline rank of a written schedule keeps at the most."""
-    if plan.pp == 1:
-        return [1.0]
-    sizes = int(plan.microbatches(job)), int(plan.pp), int(plan.chunks)
-    return in_flight_of_schedule(plan.schedule, *sizes, bool(plan.sends_rows_beside(job.stack)))
-
-
-@lru_cache(maxsize=256)
-def in_flight_of_schedule(
-    schedule: str, microbatches: int, pp: int, chunks: int, in_pairs: bool
-) -> list[float]:
-    """Chunks that each rank of such a pipeline keeps at the most."""
-    ranks = np.arange(pp)
-    in_flight = chunks_in_flight(RECIPES[schedule], microbatches, ranks, pp, chunks, in_pairs)
-    return np.broadcast_to(in_flight, pp).astype(float).tolist()
-
-
-def chunks_in_flight(recipe: Recipe, microbatches: Any, rank: Any, pp: int, chunks: int, in_pairs: Any):
-    """Chunks that a rank keeps; one more where forward and backward passes of an interleaved schedule run
-    `in_pairs` (num_warmup_microbatches in megatron/core/pipeline_parallel/schedules.py)."""
-    alone = recipe.peak_in_flight(microbatches, rank, pp, chunks)
-    return np.minimum(alone + in_pairs, microbatches * chunks) if recipe.group else alone
-
-
 @dataclass(frozen=True)
 class UnitsMemory:
     """Counts the bytes of units of these `kinds`, once for all pipeline ranks that have them."""
@@ -171,15 +132,14 @@ class UnitsMemory:
         held, trained = map(self.summed, self.parameters)
         states = step_states(job, plan, held, trained)
         made = smaller(made_gradients(job, plan, trained), most_made(job, plan))
-        return self.at_rest._replace(
-            **states
-            | {
-                "gradients": states["gradients"] + made,
-                "buffers": states["buffers"] + context_bytes(job, plan),
-            },
+        return StageMemory(
+            weights=states["weights"],
+            gradients=states["gradients"] + made,
+            optimizer=states["optimizer"],
             activations=0.0,
             logits=0.0,
-            free_blocks=0.0,
+            buffers=states["buffers"] + context_bytes(job, plan),
+            outside=self.at_rest.outside,
         )
 
     @cached_property
@@ -203,18 +163,23 @@ class UnitsMemory:
     @cached_property
     def at_rest(self) -> StageMemory:
         """Memory with no microbatch in flight, but the one whose loss is being computed."""
-        job, plan, sharded = self.job, self.plan, is_fully_sharded(self.job, self.plan)
+        job, plan = self.job, self.plan
         held, trained = map(self.summed, self.parameters)
-        passing = passing_bytes(job, plan, trained) if sharded else 0.0
-        has_head = "head" in self.kinds
-        logits, context = logits_bytes(job, plan) if has_head else 0.0, context_bytes(job, plan)
+        sharded = is_fully_sharded(job, plan)
         states = (fsdp_states if sharded else plain_states)(job, plan, held, trained)
+        passing = passing_bytes(job, plan, trained) if sharded else 0.0
+        gathered = gather_block(job, plan) if sharded else 0.0
+        logits = logits_bytes(job, plan) if "head" in self.kinds else 0.0
+        context = context_bytes(job, plan)
         return StageMemory(
-            **states | {"buffers": states["buffers"] + context},
+            weights=states["weights"],
+            gradients=states["gradients"],
+            optimizer=states["optimizer"],
             activations=self.prediction.kept,
             logits=logits,
+            buffers=states["buffers"] + context,
             outside=context - WORKSPACE_BYTES,
-            free_blocks=smaller(logits, self.once + passing) + (gather_block(job, plan) if sharded else 0.0),
+            free_blocks=smaller(logits, self.once + passing) + gathered,
         )
 
     def summed(self, of: Callable[[str], Elements]) -> Elements:
@@ -226,27 +191,3 @@ def summed(of: Callable[[str], Elements], kinds: Sequence[str]) -> Elements:
     """Parameters of units of these kinds."""
     elements = list(map(of, kinds))
     return sum(shared for shared, _ in elements), sum(experts for _, experts in elements)
-
-
-def logits_bytes(job: TrainingJob, plan: Plan):
-    """Bytes at the head: logits while the loss turns round, the last norm's input and output, the logits of
-    other microbatches before and after they are joined, and the head's dummy gradient."""
-    stack, shape, share = job.stack, job.shape, plan.share(job)
-    kept = (job.half and stack.logits_kept_half) or stack.logits_kept
-    kept = kept + stack.logits_kept_more * stack.parallel_loss * (plan.tp > 1)
-    # of other microbatches, and joined with this one's
-    whole = stack.keeps_outputs * (plan.pp > 1) * (2 * plan.microbatches(job) - 1)
-    vocab = padded_vocab(shape, stack, plan.tp)
-    logits = share.rows * vocab / (plan.tp if stack.parallel_loss else 1)
-    dummy = stack.dummy_gradients * (not job.adapters) * table_elements(job, plan.tp) * HALF
-    head = logits * kept + head_input_bytes(lists_of(job, plan))
-    return head * (1 + shape.prediction_layers) + logits * HALF * whole + dummy
-
-
-def head_input_bytes(lists: LayerLists):
-    """Bytes of the last norm's input and output, which may be gathered into a copy."""
-    share, width = lists.share, lists.shape.hidden * lists.itemsize
-    if not (lists.stack.gathers_head and share.sequence_parallel):
-        return normed_bytes(lists)
-    copies = 1 + (share.tp > 1) * (share.micro_batch > 1)
-    return (share.shard + share.rows * copies) * width

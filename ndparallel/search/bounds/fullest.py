@@ -14,7 +14,7 @@ import numpy as np
 
 from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.layers.kept import on_gpu, passed_messages
-from ndparallel.planner.memory.total import chunks_in_flight
+from ndparallel.planner.memory.in_flight import chunks_in_flight
 from ndparallel.search.bounds.depth import StagePartition
 from ndparallel.search.bounds.memory_columns import TRAINED
 from ndparallel.search.bounds.plan_table import HEAD, LAYERS, PlanTable, weighted_sum

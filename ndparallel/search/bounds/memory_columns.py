@@ -21,6 +21,7 @@ from ndparallel.base.sums import sum_of
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.kept import layer_bytes, passed_bytes, prediction_bytes
 from ndparallel.planner.memory.deepspeed import most_made
+from ndparallel.planner.memory.head import logits_bytes
 from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import (
     fsdp_states,
@@ -29,7 +30,6 @@ from ndparallel.planner.memory.states import (
     plain_states,
     step_states,
 )
-from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.stages import held_of, keeps_weights, trained_of
 from ndparallel.search.bounds.plan_table import PlanTable, line_through, units_in, whole
 
