@@ -20,6 +20,9 @@ MANY = 1e9  # parameters: enough that a difference of two prices is exact
 
 # the last axis of each counts plans; before it stand passes, lines or parts
 PlanTable = dict[str, np.ndarray]
+Passes = list[list[Any]]  # seconds by [F, I, W][part]
+Lines = list[list[Any]]  # seconds by [line][unit]
+Travel = list[Lines]  # of [reduce, gather]
 
 
 def whole(column: Any, size: int) -> np.ndarray:

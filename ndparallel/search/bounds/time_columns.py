@@ -23,7 +23,6 @@ Glossary
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,41 +30,27 @@ import numpy as np
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.numbers import either
-from ndparallel.planner.stages import (
-    gathers_again,
-    gathers_every_microbatch,
-    keeps_gradients,
-    keeps_weights,
-    kinds_by_stage,
-)
+from ndparallel.planner.stages import gathers_every_microbatch, keeps_weights
 from ndparallel.planner.step.data_collectives import gathered_weights, reduced_gradients
 from ndparallel.planner.step.framework import slowest_of
-from ndparallel.planner.step.paired import in_pairs, share_in_pairs
+from ndparallel.planner.step.paired import in_pairs
 from ndparallel.planner.step.parameter_kernels import optimizer_seconds
 from ndparallel.planner.step.stage_messages import message_seconds, tied, tied_sum
+from ndparallel.search.bounds.fsdp_columns import fully_sharded, in_part_paired, travel_at_end, waits_of
 from ndparallel.search.bounds.plan_table import (
     DEGREES,
-    OF_UNITS,
+    Lines,
+    Passes,
     PlanTable,
+    Travel,
     line_through,
     units_in,
     whole,
 )
-from ndparallel.search.bounds.sharded import (
-    UnitTimes,
-    busier_line,
-    places_of,
-    wait_of_backward,
-    wait_of_forward,
-)
+from ndparallel.search.bounds.sharded import places_of
 
 CUTS = ("tp", "cp", "ep", "micro_batch")  # what a layer's operations and its collectives depend on
 DATA_LINES = ("dp", "shards")  # one or the other
-
-Passes = list[list[Any]]  # seconds by [F, I, W][part]
-Lines = list[list[Any]]  # seconds by [line][unit]
-Travel = list[Lines]  # of [reduce, gather]
 
 
 def time_tables(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
@@ -91,13 +76,13 @@ def price_key(plan: Plan) -> tuple[str, tuple[str, ...], bool]:
 def time_table(pricing: Pricing) -> PlanTable:
     job, plans = pricing.job, pricing.plan
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
-    hides, hidden = to_hide(pricing), hidden_beside(pricing)
+    hides, hidden, alone = to_hide(pricing), hidden_beside(pricing), alone_of(pricing)
     first_waits = [0.0] * len(places_of(job.shape))
     waits = [first_waits] * 2
     if gathers_every_microbatch(job, plans):
         kept = keeps_weights(job, plans)
         passes, hides, hidden = (fully_sharded(each, kept) for each in (passes, hides, hidden))
-        waits, first_waits = waits_of(pricing, in_part_paired(pricing, passes, hidden), travel)
+        waits, first_waits = waits_of(pricing, in_part_paired(pricing, passes, hidden), alone, travel)
         travel = travel_at_end(travel, kept)
     columns = {
         "passes": passes,
@@ -105,7 +90,7 @@ def time_table(pricing: Pricing) -> PlanTable:
         "first_waits": first_waits,
         "to_hide": hides,
         "hidden": hidden,
-        "alone": alone_of(pricing),
+        "alone": alone,
         "travel": travel,
         "optimizer": line_through(lambda *trained: optimizer_seconds(pricing, *trained)),
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
@@ -154,7 +139,7 @@ def none_of_parts(shape: ModelShape) -> Passes:
     return [[0.0] * (1 + len(units_in(shape)))] * 3
 
 
-def alone_of(pricing: Pricing) -> list[list[Any]]:
+def alone_of(pricing: Pricing) -> Lines:
     """Seconds of the units' forward and backward passes that compute takes, without what tp, cp and ep ranks
     say: what a collective beside it makes longer."""
     units = units_of(pricing)
@@ -207,63 +192,3 @@ def travel_of(pricing: Pricing) -> Travel:
 def sum_over(pricing: Pricing, unit: Sequence, groups: Sequence[str]) -> Any:
     """Seconds of a unit's collectives over these groups, one after another."""
     return sum((pricing.seconds_alone(one) for one in unit if one.group in groups), 0.0)
-
-
-def fully_sharded(passes: Passes, whole: Any) -> Passes:
-    """FSDP's backward pass is one, whatever the schedule parts, but where a pipeline keeps its weights
-    whole."""
-    forward, inputs, weights = passes
-    joined = [either(whole, a, a + b) for a, b in zip(inputs, weights)]
-    return [forward, joined, [either(whole, each, 0.0) for each in weights]]
-
-
-def in_part_paired(pricing: Pricing, passes: Passes, hidden: Passes) -> Passes:
-    """Passes of which a share runs in pairs, of which one may wait for the other's launches. In a pipeline
-    the share depends on the chunks: there they are those alone or those in pairs, whichever are longer, as
-    behind them more is gathered."""
-    plan = pricing.plan
-    share, single = share_in_pairs(plan.recipe, plan.microbatches(pricing.job), 1, 1), plan.pp == 1
-    return [
-        [one - either(single, share * other, np.minimum(0.0, other)) for one, other in zip(*lines)]
-        for lines in zip(passes, hidden)
-    ]
-
-
-def travel_at_end(travel: Travel, kept: Any) -> Travel:
-    """What is left for the end of a step of what FSDP's units send: gradients of weights that stay whole."""
-    reduce, gather = travel
-    return [times_each(reduce, either(kept, 1.0, 0.0)), times_each(gather, 0.0)]
-
-
-def times_each(lines: Lines, times: Any) -> Lines:
-    return [[seconds * times for seconds in line] for line in lines]
-
-
-def waits_of(pricing: Pricing, passes: Passes, travel: Travel) -> tuple[list[list[Any]], list[Any]]:
-    """What FSDP's units wait in each of their places, forward and backward (sharded.py), for every
-    microbatch, and in the first forward pass alone. Gradients that stay travel in no pass, and weights that
-    do in the first."""
-    job, (forward, backward, _), (reducing, gathering) = pricing.job, passes, travel
-    every, reduces = (
-        either(stays(job, pricing.plan), 0.0, 1.0) for stays in (keeps_weights, keeps_gradients)
-    )
-    reducing = times_each(reducing, reduces)
-    names = units_in(job.shape)
-    by_unit = partial(seconds_by_unit, names)
-    places, alone = places_of(job.shape), map(by_unit, alone_of(pricing))
-    ahead, back = (
-        UnitTimes(by_unit(seconds[OF_UNITS]), each, pricing.slowdown)
-        for seconds, each in zip((forward, backward), alone)
-    )
-    slower = by_unit([np.maximum(*lines) for lines in zip(*gathering)])
-    (kinds,) = kinds_by_stage(job.shape, 1)
-    counts = [kinds.count(kind) for kind in names]
-    again = times_each(gathering, every * gathers_again(job, pricing.plan))
-    reduce, gather = map(by_unit, busier_line(counts, reducing, again))
-    arriving = [wait_of_forward(place, job.stack, ahead, slower) for place in places]
-    behind = [wait_of_backward(place, job.stack, back, gather, reduce) for place in places]
-    return [[every * wait for wait in arriving], behind], [(1 - every) * wait for wait in arriving]
-
-
-def seconds_by_unit(names: Sequence[str], seconds: Sequence[Any]) -> dict[str | None, Any]:
-    return {None: 0.0, **dict(zip(names, seconds))}
