@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -33,67 +34,65 @@ def run_one(arguments: argparse.Namespace) -> int:
     with progress() as announce:
         announce(f"one plan, on a batch of {asked.job.global_batch:,} sequences")
         found = predict(asked.job, asked.plan)
-        changed = after_changes(arguments.what_if, found) if arguments.what_if else {}
+        changed = after_changes(arguments.what_if, found)
     idle = idle_options(arguments, asked, found)
     notes = [*asked.notes, *idle]
     better, compared = better_than_script(arguments, found)
-    measured, remedies = differences_from(arguments, found), remedies_for(arguments, found)
+    beside = BesideThePlan(found, changed, differences_from(arguments, found), remedies_for(arguments, found))
     if arguments.json:
         training = found.training(arguments.tokens, arguments.price_per_gpu_hour) | {"notes": notes}
-        beside = as_json(found, changed, measured, remedies)
-        print_json(found.as_dict() | training | better | beside | launch_script(arguments.emit, found))
-        return 0
-    if arguments.emit:
+        told = found.as_dict() | training | better | beside.as_dict()
+        print_json(told | launch_script(arguments.emit, found))
+    elif arguments.emit:
         print(launch_script(arguments.emit, found)["launch"], end="")
         for sentence in idle:
             print(f"careful: {sentence}", file=sys.stderr)
-        return 0
-    console, _ = plain_console()
-    show(console, found, arguments, [*notes, *compared, *not_launched(found), *untaken_hints(found)])
-    show_beside(console, found, changed, measured, remedies, bool(script_given(arguments)))
+    else:
+        console, _ = plain_console()
+        show(console, found, arguments, [*notes, *compared, *not_launched(found), *untaken_hints(found)])
+        beside.show(console, bool(script_given(arguments)))
     return 0
+
+
+@dataclass(frozen=True)
+class BesideThePlan:
+    """What is told beside a plan: predictions after changes, differences from what was measured, and what
+    would make it fit."""
+
+    found: Prediction
+    changed: Predictions
+    measured: list[Difference]
+    remedies: list[Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for JSON, and what shared ports add."""
+        told: dict[str, Any] = sharing_of(self.found)
+        if self.changed:
+            told["what_if"] = [{"change": change} | now.as_dict() for change, now in self.changed.items()]
+        if self.measured:
+            told["measured"] = {each.quantity: each.as_dict() for each in self.measured}
+        if self.found.missing_bytes > 0:
+            told["remedies"] = [each.as_dict() for each in self.remedies]
+        return told
+
+    def show(self, console: Console, of_a_script: bool) -> None:
+        if self.found.missing_bytes > 0:
+            from ndparallel.commands.plan_remedies import show_remedies
+
+            console.print()
+            show_remedies(console, self.remedies, of_a_script)
+        if self.measured:
+            show_differences(console, self.found, self.measured)
+        if self.changed:
+            from ndparallel.search.tables import show_changes
+
+            show_changes(console, self.found, self.changed)
 
 
 def not_launched(found: Prediction) -> list[str]:
     """What is said of a plan that its own framework cannot run."""
     refusal = own_refusal(found.job, found.plan)
     return [f"Its framework cannot launch this plan: {refusal}"] if refusal else []
-
-
-def as_json(
-    found: Prediction, changed: Predictions, measured: list[Difference], remedies: list[Any]
-) -> dict[str, Any]:
-    """What stands beside the plan: what shared ports add, predictions after changes, differences from what
-    was measured, and remedies."""
-    beside: dict[str, Any] = sharing_of(found)
-    if changed:
-        beside["what_if"] = [{"change": change} | now.as_dict() for change, now in changed.items()]
-    if measured:
-        beside["measured"] = {each.quantity: each.as_dict() for each in measured}
-    if found.missing_bytes > 0:
-        beside["remedies"] = [each.as_dict() for each in remedies]
-    return beside
-
-
-def show_beside(
-    console: Console,
-    found: Prediction,
-    changed: Predictions,
-    measured: list[Difference],
-    remedies: list[Any],
-    of_a_script: bool,
-) -> None:
-    if found.missing_bytes > 0:
-        from ndparallel.commands.plan_remedies import show_remedies
-
-        console.print()
-        show_remedies(console, remedies, of_a_script)
-    if measured:
-        show_differences(console, found, measured)
-    if changed:
-        from ndparallel.search.tables import show_changes
-
-        show_changes(console, found, changed)
 
 
 def remedies_for(arguments: argparse.Namespace, found: Prediction) -> list[Any]:
@@ -120,6 +119,8 @@ def better_than_script(arguments: argparse.Namespace, found: Prediction) -> tupl
 
 def after_changes(changes: Sequence[str], found: Prediction) -> Predictions:
     """What is predicted of the same degrees after every change."""
+    if not changes:
+        return {}
     from ndparallel.search.what_if import changed_plan, naming
 
     predictions = {}
