@@ -205,7 +205,7 @@ ROOMS = {
         ],
     ),
     "models": Room(
-        files_of("ndparallel/planner/models"),
+        [*files_of("ndparallel/planner/models"), *files_of("ndparallel/planner/models/huggingface")],
         [
             "tests/planner/test_models.py",
             "tests/planner/test_mixtures.py",

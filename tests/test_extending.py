@@ -32,7 +32,7 @@ from ndparallel.pipeline.recipe import Recipe
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.models.families import FAMILIES
+from ndparallel.planner.models.huggingface.families import FAMILIES
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import STACKS, find_stack

@@ -26,7 +26,7 @@ from ndparallel.planner.describe import headline, parts, plan_words, sentences
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import DTYPES
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory
-from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.huggingface.read import shape_of
 from ndparallel.planner.models.presets import presets
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.option_groups import add_job_options, add_plan_options

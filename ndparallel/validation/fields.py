@@ -15,7 +15,7 @@ from typing import Any
 from ndparallel.base.quoting import brief
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import OFFLOADS
-from ndparallel.planner.models.config import SPELLINGS
+from ndparallel.planner.models.huggingface.config import SPELLINGS
 from ndparallel.planner.stack import MODULES
 from ndparallel.validation.hardware import PEAK, STATED, number_in
 from ndparallel.validation.model import ACTIVATIONS, MORE_SPELLINGS

@@ -16,8 +16,8 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.attentions import LatentAttention
-from ndparallel.planner.models.config import SPELLINGS
 from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.huggingface.config import SPELLINGS
 from ndparallel.planner.models.presets import preset, preset_named
 from ndparallel.planner.models.shape import BIASES, GATED, ModelShape
 from ndparallel.planner.models.sizes import checked_size

@@ -13,8 +13,8 @@ from ndparallel.launch_flags.megatron.write import emit_megatron
 from ndparallel.launch_flags.reading import Beside
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.constants import Constants
-from ndparallel.planner.models.huggingface import shape_of
-from ndparallel.planner.models.layernorm_families import JAIS2, NEMOTRON
+from ndparallel.planner.models.huggingface.layernorm_families import JAIS2, NEMOTRON
+from ndparallel.planner.models.huggingface.read import shape_of
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import LARGEST

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.huggingface.read import shape_of
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SMALL = {name: entry["config"] for name, entry in json.loads((SUPPORT / "variants.json").read_text()).items()}

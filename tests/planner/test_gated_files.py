@@ -7,7 +7,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.attentions import WindowedHeads
-from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.huggingface.read import shape_of
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PUBLISHED = json.loads((SUPPORT / "architectures.json").read_text("utf-8"))

@@ -22,7 +22,7 @@ from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.lesson_runs.model import check_shape
 from ndparallel.planner.memory.deepspeed import matrices
 from ndparallel.planner.models.attentions import LatentAttention
-from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.huggingface.read import shape_of
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import predict

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
-from ndparallel.planner.models.config import SPELLINGS
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.families import FAMILIES
-from ndparallel.planner.models.huggingface import from_huggingface, shape_of
+from ndparallel.planner.models.huggingface.config import SPELLINGS
+from ndparallel.planner.models.huggingface.families import FAMILIES
+from ndparallel.planner.models.huggingface.read import from_huggingface, shape_of
+from ndparallel.planner.models.huggingface.refused import REFUSED
 from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.presets import find_model, from_flags, presets
-from ndparallel.planner.models.refused import REFUSED
 from ndparallel.planner.models.shape import ModelShape
 
 # What the Hugging Face Hub counts in the safetensors files of each model (huggingface.co/api/models/<model>,

@@ -18,7 +18,7 @@ from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.layer import LayerLists, lists_of
 from ndparallel.planner.lesson_runs.model import check_shape
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.huggingface.read import shape_of
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack

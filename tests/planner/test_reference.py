@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ndparallel.planner.models.config import SPELLINGS, ConfigRule
-from ndparallel.planner.models.families import FAMILIES
+from ndparallel.planner.models.huggingface.config import SPELLINGS, ConfigRule
+from ndparallel.planner.models.huggingface.families import FAMILIES
 from ndparallel.planner.software import find_stack
 
 torch = pytest.importorskip("torch")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.huggingface.read import shape_of
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PUBLISHED = json.loads((SUPPORT / "architectures.json").read_text("utf-8"))

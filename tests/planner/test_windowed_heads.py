@@ -23,7 +23,7 @@ from ndparallel.planner.lesson_runs.model import check_shape
 from ndparallel.planner.memory.deepspeed import largest_weight
 from ndparallel.planner.memory.states import dequantized_bytes
 from ndparallel.planner.models.attentions import WindowedHeads
-from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.huggingface.read import shape_of
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import predict

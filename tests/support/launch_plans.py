@@ -12,7 +12,7 @@ from ndparallel.launch_flags.torchtitan.models import MODELS as MODELS_OF_TORCHT
 from ndparallel.launch_flags.torchtitan.write import emit_torchtitan
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
-from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.huggingface.read import shape_of
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
 

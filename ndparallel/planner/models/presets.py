@@ -16,7 +16,7 @@ from typing import Any
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.words import option_of
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.huggingface import from_huggingface, shape_of
+from ndparallel.planner.models.huggingface.read import from_huggingface, shape_of
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size, head_width
 

@@ -14,11 +14,10 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.planner.models.attentions import WindowedHeads
-from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.family import Q_K_V_AND_OUTPUT, ZERO_CENTERED, Family
-from ndparallel.planner.models.kinds import layers_with
-from ndparallel.planner.models.parts_of_config import (
+from ndparallel.planner.models.huggingface.config import Config
+from ndparallel.planner.models.huggingface.family import Q_K_V_AND_OUTPUT, ZERO_CENTERED, Family
+from ndparallel.planner.models.huggingface.parts import (
     FULL,
     SLIDING,
     SPARSE,
@@ -30,6 +29,7 @@ from ndparallel.planner.models.parts_of_config import (
     per_layer_config,
     with_shared_expert,
 )
+from ndparallel.planner.models.kinds import layers_with
 from ndparallel.planner.models.sizes import checked_size
 
 

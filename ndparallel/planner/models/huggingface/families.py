@@ -5,7 +5,7 @@ Idea   One row per model_type. A family that is built as another is its row agai
 Glossary: see `ndparallel.planner.models.shape`.
 """
 
-from ndparallel.planner.models import (
+from ndparallel.planner.models.huggingface import (
     deepseek_mixtures,
     dense_families,
     gated_families,
@@ -14,7 +14,7 @@ from ndparallel.planner.models import (
     qwen_mixtures,
     windowed_families,
 )
-from ndparallel.planner.models.family import Family
+from ndparallel.planner.models.huggingface.family import Family
 
 FAMILIES: dict[str, Family] = {
     "gpt2": layernorm_families.GPT2,

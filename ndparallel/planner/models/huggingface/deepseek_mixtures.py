@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.family import (
+from ndparallel.planner.models.huggingface.config import Config
+from ndparallel.planner.models.huggingface.family import (
     AS_EXPERT,
     AS_HEADS,
     PER_HEAD,
@@ -21,7 +21,7 @@ from ndparallel.planner.models.family import (
     Family,
     missing,
 )
-from ndparallel.planner.models.parts_of_config import dense_layers, experts_of, groups, latent_attention
+from ndparallel.planner.models.huggingface.parts import dense_layers, experts_of, groups, latent_attention
 
 
 def deepseek_v2_experts(config: Config) -> Experts:

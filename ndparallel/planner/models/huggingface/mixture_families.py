@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ndparallel.planner.models.config import Config
-from ndparallel.planner.models.constants import constants_of
-from ndparallel.planner.models.dense_families import HUNYUAN, OLMO2
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.family import AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family, missing
-from ndparallel.planner.models.kinds import layers_with
-from ndparallel.planner.models.layernorm_families import COHERE2
-from ndparallel.planner.models.parts_of_config import (
+from ndparallel.planner.models.huggingface.config import Config
+from ndparallel.planner.models.huggingface.constants import constants_of
+from ndparallel.planner.models.huggingface.dense_families import HUNYUAN, OLMO2
+from ndparallel.planner.models.huggingface.family import AS_HEADS, PER_HEAD, Q_K_V_AND_OUTPUT, Family, missing
+from ndparallel.planner.models.huggingface.layernorm_families import COHERE2
+from ndparallel.planner.models.huggingface.parts import (
     DENSE,
     FULL,
     dense_layers,
     experts_of,
     mlp_kinds,
 )
+from ndparallel.planner.models.kinds import layers_with
 from ndparallel.planner.models.sizes import checked_size
 
 CHUNKED = "chunked_attention"  # of layer_types

@@ -12,12 +12,11 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.attentions import WindowedHeads
-from ndparallel.planner.models.config import Config, ConfigRule
-from ndparallel.planner.models.dense_families import GEMMA3
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.family import AS_HEADS, Family
-from ndparallel.planner.models.kinds import layers_with
-from ndparallel.planner.models.parts_of_config import (
+from ndparallel.planner.models.huggingface.config import Config, ConfigRule
+from ndparallel.planner.models.huggingface.dense_families import GEMMA3
+from ndparallel.planner.models.huggingface.family import AS_HEADS, Family
+from ndparallel.planner.models.huggingface.parts import (
     SLIDING,
     SPARSE,
     experts_of,
@@ -27,6 +26,7 @@ from ndparallel.planner.models.parts_of_config import (
     per_layer_config,
     windows,
 )
+from ndparallel.planner.models.kinds import layers_with
 
 TWICE_THE_OTHERS = ConfigRule(
     "twice as many as in the other layers", lambda config: 2 * config.size("kv_heads")

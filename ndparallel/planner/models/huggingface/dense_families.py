@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.planner.models.config import Config
-from ndparallel.planner.models.family import (
+from ndparallel.planner.models.huggingface.config import Config
+from ndparallel.planner.models.huggingface.family import (
     AS_HEADS,
     PER_HEAD,
     PLAIN_ACTIVATIONS,
@@ -22,7 +22,7 @@ from ndparallel.planner.models.family import (
     Family,
     missing,
 )
-from ndparallel.planner.models.parts_of_config import (
+from ndparallel.planner.models.huggingface.parts import (
     gated_delta_net,
     latent_attention,
     listed_windows,

@@ -18,8 +18,8 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
-from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.huggingface.config import Config
 from ndparallel.planner.models.kinds import layers_with
 
 DENSE, SPARSE = "dense", "sparse"  # of mlp_layer_types

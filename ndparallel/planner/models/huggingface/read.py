@@ -20,12 +20,12 @@ from ndparallel.base.files import read_json
 from ndparallel.base.options import nearest
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count
-from ndparallel.planner.models.config import SPELLINGS, Config
-from ndparallel.planner.models.constants import constants_of
-from ndparallel.planner.models.families import FAMILIES
-from ndparallel.planner.models.family import Family
-from ndparallel.planner.models.parts_of_config import windows
-from ndparallel.planner.models.refused import REFUSED
+from ndparallel.planner.models.huggingface.config import SPELLINGS, Config
+from ndparallel.planner.models.huggingface.constants import constants_of
+from ndparallel.planner.models.huggingface.families import FAMILIES
+from ndparallel.planner.models.huggingface.family import Family
+from ndparallel.planner.models.huggingface.parts import windows
+from ndparallel.planner.models.huggingface.refused import REFUSED
 from ndparallel.planner.models.shape import BIASES, ModelShape
 
 MOST_BYTES = 4e6  # of a config.json

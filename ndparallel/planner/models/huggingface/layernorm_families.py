@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.planner.models.config import Config
-from ndparallel.planner.models.family import (
+from ndparallel.planner.models.huggingface.config import Config
+from ndparallel.planner.models.huggingface.family import (
     ALL_BUT_THE_HEAD,
     AS_HEADS,
     AS_HIDDEN,

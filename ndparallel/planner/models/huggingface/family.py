@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ndparallel.planner.models.attentions import GatedDeltaNet, LatentAttention
-from ndparallel.planner.models.config import Config, ConfigRule
 from ndparallel.planner.models.experts import Experts
+from ndparallel.planner.models.huggingface.config import Config, ConfigRule
 from ndparallel.planner.models.sizes import head_width
 
 GATED_ACTIVATIONS = {
@@ -66,7 +66,7 @@ class Family:
     `activation` is given where no key says it; else `activations` translates the key's word, or where a file
     has none `hidden_act`. Where a file has a window, every layer has it, or all but one in `full_every`: the
     last of these, or the first; with `rotates_windows_alone` only layers with a window then have positions.
-    `constants` are those that no file says (constants.py).
+    `constants` are those that no file says (../constants.py).
     """
 
     class_name: str

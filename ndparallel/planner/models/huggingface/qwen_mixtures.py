@@ -10,11 +10,11 @@ Glossary: see `ndparallel.planner.models.shape`.
 from dataclasses import replace
 
 from ndparallel.planner.models.attentions import GatedDeltaNet
-from ndparallel.planner.models.config import Config
-from ndparallel.planner.models.dense_families import QWEN3, QWEN3_5
 from ndparallel.planner.models.experts import Experts
-from ndparallel.planner.models.family import PER_HEAD, Family
-from ndparallel.planner.models.parts_of_config import (
+from ndparallel.planner.models.huggingface.config import Config
+from ndparallel.planner.models.huggingface.dense_families import QWEN3, QWEN3_5
+from ndparallel.planner.models.huggingface.family import PER_HEAD, Family
+from ndparallel.planner.models.huggingface.parts import (
     experts_of,
     gated_delta_net,
     listed_windows,

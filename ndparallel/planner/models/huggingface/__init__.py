@@ -1,0 +1,1 @@
+"""The config.json of a Hugging Face model: its keys, the families that they are of, and their shape."""
