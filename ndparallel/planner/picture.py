@@ -12,7 +12,8 @@ import numpy as np
 from ndparallel.drawing import palette
 from ndparallel.drawing.history import Lane, Span, Timeline
 from ndparallel.pipeline.actions import Action
-from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.timing import Timing, time_schedule
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.searched_schedule import replay_of_step
@@ -91,20 +92,22 @@ def pipeline_timeline(found: Prediction) -> Timeline:
     timing = time_schedule(replay_of_step(found.plan, shown, durations).schedule, durations)
     ranks = shown_ranks(found.plan.pp, found.step.rank)
     seconds = durations.seconds_by_stage(timing.schedule.layout.stages)
-    lanes = []
-    for rank in ranks:
-        times = apart(list(zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])), seconds)
-        spans = [Span(start, end, ACTIONS[action.op], str(action)) for action, start, end in times]
-        last, optimizer = spans[-1].end, float(tails[rank]["optimizer"])
-        end = last + float(tails[rank].total)
-        spans.append(Span(last, end - optimizer, palette.WAITING, "gradients and weights"))
-        spans.append(Span(end - optimizer, end, palette.OPTIMIZER, "optimizer"))
-        drawn = tuple(span for span in spans if span.end > span.start)
-        lanes.append(Lane(rank, "compute", drawn, of="rank"))
+    lanes = [pipeline_lane(timing, rank, seconds, tails[rank]) for rank in ranks]
     name = "one step of the pipeline"
     name += f", {shown} of its {found.microbatches} microbatches" * (shown < found.microbatches)
     name += f", {len(ranks)} of its {found.plan.pp} ranks" * (len(ranks) < found.plan.pp)
     return Timeline(name, max(lane.spans[-1].end for lane in lanes), tuple(lanes))
+
+
+def pipeline_lane(timing: Timing, rank: int, seconds: dict[str, list[float]], tail: TimeBreakdown) -> Lane:
+    """A rank's actions, and the `tail` of its step; `seconds` are those of each stage."""
+    times = apart(list(zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])), seconds)
+    spans = [Span(start, end, ACTIONS[action.op], str(action)) for action, start, end in times]
+    last, optimizer = spans[-1].end, float(tail["optimizer"])
+    end = last + float(tail.total)
+    spans.append(Span(last, end - optimizer, palette.WAITING, "gradients and weights"))
+    spans.append(Span(end - optimizer, end, palette.OPTIMIZER, "optimizer"))
+    return Lane(rank, "compute", tuple(span for span in spans if span.end > span.start), of="rank")
 
 
 def apart(

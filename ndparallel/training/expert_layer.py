@@ -25,7 +25,7 @@ from ndparallel.model import functional, routing
 from ndparallel.model.units import Routed, Saved
 from ndparallel.parallel.expert import ExpertParallel, TokenDispatcher
 from ndparallel.parallel.slices import part
-from ndparallel.training.by_hand import ByHand
+from ndparallel.training.by_hand import ByHand, Slice
 from ndparallel.training.job import Job
 
 
@@ -46,30 +46,27 @@ class ExpertLayer(ByHand):
 
     def __init__(self, gpu: GPU, job: Job, skew: float = 0.0) -> None:
         super().__init__(gpu, job)
-        mesh, model, self.skew = job.mesh, job.model, skew
-        dp, experts = mesh.group("dp", gpu.rank), mesh.group("expert_dp", gpu.rank)
-        self.ep = ExpertParallel.on(gpu, mesh)
-        everything = slice(0, model.hidden)
-        mine, ffn = part(model.experts, self.ep.size, self.ep.index), slice(0, model.expert_ffn)
-        whole = (model.hidden, model.experts)
-        self.router = self.hold("router", whole, (everything, slice(0, model.experts)), copies=dp.size)
-        self.a = self.hold(
-            "a",
-            (model.experts, model.hidden, model.expert_ffn),
-            (mine, everything, ffn),
-            deviation=model.hidden**-0.5,
-            copies=experts.size,
-        )
-        self.b = self.hold(
-            "b",
-            (model.experts, model.expert_ffn, model.hidden),
-            (mine, ffn, everything),
-            deviation=model.expert_ffn**-0.5,
-            copies=experts.size,
-        )
+        self.ep, self.skew = ExpertParallel.on(gpu, job.mesh), skew
+        dp, experts = (job.mesh.group(name, gpu.rank) for name in ("dp", "expert_dp"))
+        hidden, ffn = job.model.hidden, job.model.expert_ffn
+        self.router = self.hold_router(copies=dp.size)
+        self.a = self.hold_experts("a", hidden, ffn, copies=experts.size)
+        self.b = self.hold_experts("b", ffn, hidden, copies=experts.size)
         self.averaged_over = {dp: [self.router], experts: [self.a, self.b]}
         tokens = part(self.tokens, dp.size, dp.index(gpu.rank))
-        self.x, self.target = (each[tokens] for each in self.drawn((2, self.tokens, model.hidden)))
+        self.x, self.target = (each[tokens] for each in self.drawn((2, self.tokens, hidden)))
+
+    def hold_router(self, copies: int) -> Slice:
+        """All of the router (hidden, experts), which every rank has."""
+        hidden, experts = self.job.model.hidden, self.job.model.experts
+        return self.hold("router", (hidden, experts), (slice(0, hidden), slice(0, experts)), copies=copies)
+
+    def hold_experts(self, name: str, inputs: int, outputs: int, copies: int) -> Slice:
+        """A matrix of each of this rank's experts: its part of (experts, inputs, outputs)."""
+        experts = self.job.model.experts
+        mine = part(experts, self.ep.size, self.ep.index)
+        place = (mine, slice(0, inputs), slice(0, outputs))
+        return self.hold(name, (experts, inputs, outputs), place, deviation=inputs**-0.5, copies=copies)
 
     def batches(self, parts: int) -> list[Batch]:
         """This rank's tokens in so many parts, each with a way of its own; what became of the last ones is
