@@ -46,6 +46,7 @@ FLAGS = (
     "megatron/beyond",
     "megatron/given",
     "megatron/read",
+    "megatron/read_job",
     "megatron/read_model",
     "megatron/read_notes",
     "megatron/read_plan",
