@@ -24,21 +24,32 @@ TINY = 1e-12  # seconds
 def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndarray:
     """Seconds behind each rank's last action: gradients, weights and optimizer that nothing hides. What
     FSDP's first microbatch waits for weights that stay delays all that follows, and counts here."""
-    (reduce, gather), (forward, backward) = table["travel"], units_passes(table)
-    one_by_one = weighted_sum(depth.units, gather.max(axis=0))
-    gathered = exposed(depth.units, gather, forward) if stack.gathers_first else one_by_one
-    zero_2, last = table["zero"] == 2, depth.last_units
-    gradients = np.where(zero_2, *(weighted_sum(units, reduce.sum(axis=0)) for units in (last, depth.units)))
-    if stack.dp_overlap:
-        shown = (table["zero"] == 3) | (stack.dp_overlap_by_zero & (table["zero"] == 0))
-        gradients = np.where(shown, gradients, exposed(last, reduce, backward))
-    if depth.pp == 1 and zero_2.any():  # every microbatch reduces, nothing hides what is gathered
-        gradients, gathered = np.where(zero_2, 0.0, gradients), np.where(zero_2, one_by_one, gathered)
+    gradients, gathered = shown_gradients(table, depth, stack), shown_weights(table, depth, stack)
     none, shared, experts = table["optimizer"]
     elements = weighted_sum(depth.parts, table["elements"][TRAINED])
     optimizer = none + shared * elements[0] + experts * elements[1]
     first = weighted_sum(depth.model[depth.parts.shape[1] :], table["first_waits"])
     return gradients + gathered + optimizer + depth.has_one_end[:, None] * table["tied"] + first
+
+
+def shown_gradients(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndarray:
+    """Seconds of the reductions that nothing hides: those of ZeRO-2 without a pipeline are behind every
+    microbatch, and not here."""
+    (reduce, _), (_, backward) = table["travel"], units_passes(table)
+    zero_2, last = table["zero"] == 2, depth.last_units
+    gradients = np.where(zero_2, *(weighted_sum(units, reduce.sum(axis=0)) for units in (last, depth.units)))
+    if stack.dp_overlap:
+        shown = (table["zero"] == 3) | (stack.dp_overlap_by_zero & (table["zero"] == 0))
+        gradients = np.where(shown, gradients, exposed(last, reduce, backward))
+    return np.where(zero_2, 0.0, gradients) if depth.pp == 1 else gradients
+
+
+def shown_weights(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndarray:
+    """Seconds of the gathers that nothing hides: of ZeRO-2 without a pipeline of all."""
+    (_, gather), (forward, _) = table["travel"], units_passes(table)
+    one_by_one = weighted_sum(depth.units, gather.max(axis=0))
+    gathered = exposed(depth.units, gather, forward) if stack.gathers_first else one_by_one
+    return np.where(table["zero"] == 2, one_by_one, gathered) if depth.pp == 1 else gathered
 
 
 def reduced_every_microbatch(table: PlanTable, depth: StagePartition) -> np.ndarray:
