@@ -209,20 +209,28 @@ def band(
     yield from directions(run, "forward", placed, y)
     y += ROW_HEIGHT
     for rank, lane in enumerate(lanes):
-        yield text(LEFT - 8, y + LANE_HEIGHT / 2 + 4, f"GPU {rank}", "end")
-        for (stop, left), words in zip(placed, lane):
-            if not stop.place:
-                yield from cell(stop, words, rank, left, y)
-        y += LANE_HEIGHT + LANE_GAP
-    height = (LANE_HEIGHT + LANE_GAP) * len(lanes) - LANE_GAP
+        yield from lane_of(rank, lane, placed, y + rank * (LANE_HEIGHT + LANE_GAP))
+    height = len(lanes) * (LANE_HEIGHT + LANE_GAP)
+    if lanes:
+        yield from across_lanes(placed, y, height - LANE_GAP)
+    yield from directions(run, "backward", placed, y + height)
+
+
+def lane_of(rank: int, lane: Sequence[str], placed: Sequence[Placed], y: float) -> Iterator[str]:
+    """Draw what a GPU holds at each stop that is no collective."""
+    yield text(LEFT - 8, y + LANE_HEIGHT / 2 + 4, f"GPU {rank}", "end")
+    for (stop, left), words in zip(placed, lane):
+        if not stop.place:
+            yield from cell(stop, words, rank, left, y)
+
+
+def across_lanes(placed: Sequence[Placed], y: float, height: float) -> Iterator[str]:
+    """Draw the collectives, each over all lanes."""
     for stop, left in placed:
-        if stop.place and lanes:
-            yield rectangle(
-                COMMUNICATION, left + 5, y - height - LANE_GAP, stop.width - 10, height, ' rx="6"'
-            )
+        if stop.place:
+            yield rectangle(COMMUNICATION, left + 5, y, stop.width - 10, height, ' rx="6"')
             ink = f"middle name nd-on-{COMMUNICATION}"
-            yield text(left + stop.width / 2, y - height / 2 + 2, stop.name, ink)
-    yield from directions(run, "backward", placed, y)
+            yield text(left + stop.width / 2, y + height / 2 + LANE_GAP + 2, stop.name, ink)
 
 
 def cost(run: BlockRun, placed: Sequence[Placed]) -> str:

@@ -109,18 +109,25 @@ class Head(Unit):
         gathered = tp.column_input(normed)
         logits = self.matmul("logits", rows(gathered), with_table(self).w["logits"].T)
         logits = in_float32(logits).reshape(*targets.shape, -1)
-        self.elementwise("cross_entropy", logits.size, 2)
-        logits -= tp.reduce(logits.max(axis=-1), "max")[..., None]
-        mine, places = held(targets, self.rows)
-        target = tp.reduce(np.where(mine, np.take_along_axis(logits, places[..., None], axis=-1)[..., 0], 0))
-        np.exp(logits, out=logits)
-        total = tp.reduce(logits.sum(axis=-1))
-        logits /= total[..., None]
-        saved = self.keep(microbatch)
+        loss = self.cross_entropy(logits, targets)
         probabilities = self.context.in_dtype(logits)
+        saved = self.keep(microbatch)
         saved.keep(x=x, normed=normed if tp.regathers else gathered, probabilities=probabilities)
-        loss = self.context.losses[microbatch] = float(np.mean(np.log(total) - target))
+        self.context.losses[microbatch] = loss
         return loss
+
+    def cross_entropy(self, logits: np.ndarray, targets: np.ndarray) -> float:
+        """Return the mean loss of the targets (s, b), and make probabilities of this rank's logits
+        (s, b, vocab/tp), in place."""
+        reduce = self.context.tp.reduce
+        self.elementwise("cross_entropy", logits.size, 2)
+        logits -= reduce(logits.max(axis=-1), "max")[..., None]
+        mine, places = held(targets, self.rows)
+        target = reduce(np.where(mine, np.take_along_axis(logits, places[..., None], axis=-1)[..., 0], 0))
+        np.exp(logits, out=logits)
+        total = reduce(logits.sum(axis=-1))
+        logits /= total[..., None]
+        return float(np.mean(np.log(total) - target))
 
     def backward_input(self, dy: None, microbatch: int) -> np.ndarray:
         """Start the backward pass: the logits' gradient is the probabilities less 1 at each target."""
