@@ -128,6 +128,7 @@ ROOMS = {
             "tests/planner/test_memory_by_hand.py",
             "tests/planner/test_deepspeed_memory.py",
             "tests/planner/test_linear_attention.py",
+            "tests/planner/test_own_norms.py",
             "tests/planner/test_states.py",
             "tests/planner/test_windows_and_prediction.py",
             "tests/ladder/test_rung3_framework.py",
