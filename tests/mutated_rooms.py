@@ -26,9 +26,11 @@ OTHER_ROOMS = ("kept.py", "collective_time.py")
 SEARCH = (
     "advice",
     "fitting_plans",
+    "fixed",
     "guide_rules",
     "guides",
     "layouts",
+    "no_plan",
     "pruning",
     "remedies",
     "rows",

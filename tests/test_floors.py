@@ -46,8 +46,9 @@ FLOORS_OF_ROOM = {
     ],
     "search": [
         {"bounds", "what_if", "guides", "fitting_plans"},
+        {"fixed"},
         {"space", "rows", "guide_rules"},
-        {"pruning"},
+        {"pruning", "no_plan"},
         {"candidates"},
         {"timing_queue"},
         {"kinds"},

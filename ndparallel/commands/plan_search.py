@@ -24,8 +24,8 @@ from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.results.printing import plain_console, print_json, print_paragraphs, prose
 from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
+from ndparallel.search.fixed import FIXABLE, Fixed, parsed
 from ndparallel.search.search import Found, NoPlanFits, search, search_whole_too
-from ndparallel.search.space import FIXABLE, Fixed, parsed
 from ndparallel.search.tables import (
     advice_sentences,
     as_csv,

@@ -26,9 +26,10 @@ from ndparallel.planner.legality import is_folded
 from ndparallel.planner.prediction import time_step
 from ndparallel.search.bounds.lower_bound import least_work
 from ndparallel.search.bounds.plan_table import DEGREES
+from ndparallel.search.fixed import allowed
 from ndparallel.search.pruning import Part, RowGroup, one_part, part_of_lengths
 from ndparallel.search.rows import starts_of
-from ndparallel.search.space import SearchSpace, at, families, layouts, schedules, some
+from ndparallel.search.space import SearchSpace, at, families, layouts, schedules
 
 FEW_PLANS = 500_000  # that are priced before a fork has started and sent its own
 # plans that are priced in the time that the columns of a row take, and a group besides its plans
@@ -116,7 +117,7 @@ def seconds_of_one(space: SearchSpace, found: Candidates) -> float:
 
 def may_take_less(space: SearchSpace, table: np.ndarray, seconds: float) -> np.ndarray:
     """Which layouts may take at most so long, whatever else their plans say."""
-    names = some(RECIPES, space.fixed, "schedule")
+    names = allowed(RECIPES, space.fixed, "schedule")
     pairs = space.job.stack.hides_dispatch or any(RECIPES[name].pairs for name in names)
     plans = Plan(**dict(zip(DEGREES, table.T)))
     least = least_work(space.job, [plans, replace(plans, sequence_parallel=True)], pairs)

@@ -30,8 +30,9 @@ from ndparallel.search.bounds.lower_bound import least_seconds
 from ndparallel.search.bounds.memory_columns import memory_table
 from ndparallel.search.bounds.plan_table import PlanTable, joined, take
 from ndparallel.search.bounds.time_columns import time_tables
+from ndparallel.search.fixed import Fixed
 from ndparallel.search.rows import among, bases_of, in_one, narrowed, taken, union
-from ndparallel.search.space import Fixed, SearchSpace, runs, schedules
+from ndparallel.search.space import SearchSpace, runs, schedules
 
 LACKING = "does not fit: lacks "  # how reasons of too much memory begin
 LACKS = (1, 4, 16, 64, 256)  # GB: the groups in which plans that do not fit are counted

@@ -31,8 +31,9 @@ from ndparallel.planner.plan_name import name_of, plan_option
 from ndparallel.planner.prediction import Prediction, legal_and_fits
 from ndparallel.planner.software import ACCELERATE, ACCELERATE_SYNC
 from ndparallel.planner.stack import MODULES
+from ndparallel.search.fixed import ZERO
 from ndparallel.search.search import best_of
-from ndparallel.search.space import ZERO, SearchSpace, expert_degrees, module_sets, shards_something
+from ndparallel.search.space import SearchSpace, expert_degrees, module_sets, shards_something
 from ndparallel.search.timing_queue import EFFORT
 
 REMEDY_KINDS = ("time alone", "precision", "what is trained", "GPUs")

@@ -25,9 +25,11 @@ from ndparallel.planner.job import HEADROOM, Plan, TrainingJob
 from ndparallel.planner.legality import below_one, word_violations
 from ndparallel.planner.prediction import Prediction, legal_and_fits, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
+from ndparallel.search.fixed import Fixed, check_fixed, fixed_values
 from ndparallel.search.kinds import SAME, best_of_kinds, equals_of, simplest, time_kinds
+from ndparallel.search.no_plan import nothing_left
 from ndparallel.search.pruning import LACKING
-from ndparallel.search.space import Fixed, SearchSpace, check_fixed, fixed_values, nothing_left
+from ndparallel.search.space import SearchSpace
 from ndparallel.search.timing_queue import EFFORT, Timed, gap, time_best, time_tight
 
 MOST_GPUS, MOST_OF_A_BATCH = 2**20, 2**30  # sequences, and tokens of each

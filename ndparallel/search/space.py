@@ -16,11 +16,11 @@ Limit  Left out is what only has another name: ZeRO that shards nothing (but the
 Glossary
     layout   degrees and the size of a microbatch
     family   what all plans of one array share: the three words, and the shards of ZeRO-3
-    fixed    what was asked for, or some values of it: {"tp": 8, "schedule": ("1f1b", "interleaved")}
+    fixed    see fixed.py
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, product
@@ -29,31 +29,18 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.base.errors import UserError, check_known, check_whole, find_choice, unknown
-from ndparallel.base.quantities import whole_number
-from ndparallel.base.quoting import brief
-from ndparallel.base.words import count, listed
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, whose
+from ndparallel.base.words import listed
+from ndparallel.launch_flags.frameworks import whose
 from ndparallel.launch_flags.megatron.rules import precision_aware
-from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill, divisors
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import reduces_once, spread_over, violations, why_not
-from ndparallel.planner.plan_name import known_modules
+from ndparallel.planner.legality import reduces_once, spread_over, violations
 from ndparallel.planner.stack import ordered_modules
 from ndparallel.search.bounds.plan_table import DEGREES
+from ndparallel.search.fixed import WORDS, ZERO, Fixed, allowed, fixed_values
 
-ZERO = (0, 1, 2, 3)  # stages of it
-WORDS = {
-    "recompute": RECOMPUTE,
-    "zero": ZERO,
-    "sequence_parallel": (False, True),
-    "schedule": RECIPES,
-}
-FIXABLE = (*DEGREES, "chunks", "shards", *WORDS, "recompute_modules")
 CHEAP = ("layernorm", "moe_act", "mla_up_proj", "mlp")  # modules, in their own order
-Fixed = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -90,28 +77,19 @@ def stages_of_zero(job: TrainingJob) -> Sequence[int]:
 
 
 def meshes(gpus: int, fixed: Fixed) -> Iterator[tuple[int, int, int, int]]:
-    for tp in some(divisors(gpus), fixed, "tp"):
-        for pp in some(divisors(gpus // tp), fixed, "pp"):
-            for cp in some(divisors(gpus // (tp * pp)), fixed, "cp"):
-                yield from ((tp, pp, dp, cp) for dp in some([gpus // (tp * pp * cp)], fixed, "dp"))
-
-
-def some(values: Iterable, fixed: Fixed, name: str) -> list:
-    """The values that are not ruled out by what is fixed."""
-    return [value for value in values if name not in fixed or value in fixed_values(fixed, name)]
-
-
-def fixed_values(fixed: Fixed, name: str) -> tuple:
-    return fixed[name] if isinstance(fixed[name], tuple) else (fixed[name],)
+    for tp in allowed(divisors(gpus), fixed, "tp"):
+        for pp in allowed(divisors(gpus // tp), fixed, "pp"):
+            for cp in allowed(divisors(gpus // (tp * pp)), fixed, "cp"):
+                yield from ((tp, pp, dp, cp) for dp in allowed([gpus // (tp * pp * cp)], fixed, "dp"))
 
 
 def expert_degrees(job: TrainingJob, cut: Plan, fixed: Fixed) -> list[int]:
     experts, (ranks, _) = job.shape.experts, spread_over(job, cut)
-    return some(divisors(gcd(ranks, experts.experts)) if experts else [1], fixed, "ep")
+    return allowed(divisors(gcd(ranks, experts.experts)) if experts else [1], fixed, "ep")
 
 
 def microbatches(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:
-    return some(divisors(job.global_batch // dp), fixed, "micro_batch")
+    return allowed(divisors(job.global_batch // dp), fixed, "micro_batch")
 
 
 def families(
@@ -120,7 +98,7 @@ def families(
     """The layouts with every choice of the three words, as plans whose degrees are arrays; one of these
     frameworks is to launch them, or of the software's."""
     choices = {"zero": stages_of_zero(job), "sequence_parallel": WORDS["sequence_parallel"]}
-    stages, cuts = (some(values, fixed, name) for name, values in choices.items())
+    stages, cuts = (allowed(values, fixed, name) for name, values in choices.items())
     tp, plans = table[:, 0], Plan(**dict(zip(DEGREES, table.T)))
     named = named_so(job, plans, stages, frameworks)
     cuttable = (tp > 1) & (job.sequence // table[:, 4] % tp == 0)
@@ -164,7 +142,7 @@ def lowest_stage(job: TrainingJob, plans: Plan, stages: Sequence[int]) -> np.nda
 
 def recomputations(job: TrainingJob, fixed: Fixed) -> list[tuple[str, tuple[str, ...]]]:
     """What may run again: a word, with modules where they are not the software's own, which stand last."""
-    words = some(WORDS["recompute"], fixed, "recompute")
+    words = allowed(WORDS["recompute"], fixed, "recompute")
     if given := ordered_modules(fixed.get("recompute_modules", ())):
         return [("selective", given if given != job.stack.selective else ())]
     sets = module_sets(job) if "selective" in words and "recompute" not in fixed else []
@@ -208,12 +186,12 @@ def by_shards(
 def schedules(layers: int, pp: int, fixed: Fixed) -> list[tuple[str, int]]:
     """Every schedule of a pipeline with every number of chunks that has layers for its stages."""
     if pp == 1:
-        return [(Plan.schedule, chunks) for chunks in some([1], fixed, "chunks")]
+        return [(Plan.schedule, chunks) for chunks in allowed([1], fixed, "chunks")]
     every = [
         (name, chunks)
-        for name in some(RECIPES, fixed, "schedule")
+        for name in allowed(RECIPES, fixed, "schedule")
         if "schedule" in fixed or not RECIPES[name].by_name_only
-        for chunks in some(chunks_of(name, (layers + MOST_STAGES_ABOVE_LAYERS) // pp), fixed, "chunks")
+        for chunks in allowed(chunks_of(name, (layers + MOST_STAGES_ABOVE_LAYERS) // pp), fixed, "chunks")
     ]
     return [(name, chunks) for name, chunks in every if can_fill(layers, pp * chunks)]
 
@@ -250,125 +228,6 @@ def other_experts(job: TrainingJob, beside: bool) -> str:
     return f" {here}; " + (
         f"none of {others} is faster." if beside else f"--what-if etp={value} searches {others}."
     )
-
-
-# ---------------------------------------------------------------------------------------------- what is fixed
-
-
-def check_fixed(fixed: Fixed) -> None:
-    """Raise UserError for what is no part of a plan, or no value of it."""
-    for name in fixed:
-        check_known("part of a plan", name, FIXABLE)
-        if name == "recompute_modules":
-            known_modules(fixed[name])
-        else:
-            for value in fixed_values(fixed, name):
-                check_value(name, value)
-
-
-def check_value(name: str, value: Any) -> None:
-    """Raise UserError for what is no value of a part of a plan."""
-    least = 0 if name == "shards" else 1
-    if name in WORDS and value not in WORDS[name]:
-        raise unknown(name, str(value), map(str, WORDS[name]))
-    if name not in WORDS:
-        check_whole(name, value, least)
-
-
-def parsed(words: str) -> tuple[str, Any]:
-    """Read "tp=8". Raises UserError where it is not of this form."""
-    name, equals, value = (part.strip() for part in words.partition("="))
-    name = name.replace("-", "_")
-    if not equals or not value:
-        raise UserError(
-            f"{brief(words)} fixes nothing; write a part of the plan and its value, as in tp=8 or "
-            "schedule=1f1b."
-        )
-    check_known("part of a plan", name, FIXABLE)
-    if name == "recompute":
-        return name, find_choice(name, value, RECOMPUTE)
-    if name == "schedule":
-        return name, find_choice(name, value, RECIPES)
-    if name == "recompute_modules":
-        return name, known_modules(value.split("+"))
-    if name == "sequence_parallel":
-        return name, {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
-    return name, whole_number(value, name)
-
-
-def nothing_left(space: SearchSpace, rejected: Counter[str]) -> UserError:
-    """Say what is wrong however the job is cut, or what would do: values of what was fixed that have a plan,
-    or why no layout is legal."""
-    gpus, fixed, frameworks = space.gpus, space.fixed, space.frameworks
-    for reason in why_not(space.job, Plan(zero=min(zeros_of(space)), micro_batch=space.job.global_batch)):
-        return UserError(reason)
-    where = count(gpus, "GPU")
-    if reason := refusal_of_layouts(space):
-        return UserError(
-            f"no plan on {where} is one of those that can be launched (--any: of all): {reason}"
-            + another_batch(space, refusal_of_layouts)
-        )
-    if near := nearest_degree(space):
-        return UserError(f"no plan on {where} has {near}.{another_batch(space)}")
-    theirs = f", of those that {' or '.join(frameworks)} can launch (--any: of all)" if frameworks else ""
-    if shards := fixed.get("shards"):
-        return UserError(
-            f"no plan on {where} has shards={shards}{theirs}: it needs zero=3, a dp*cp that {shards} "
-            "divides, and, with ep, shards that hold all experts."
-        )
-    asked = "".join(f" with {name}={value}" for name, value in fixed.items())
-    why = "; ".join(f"{rule} ({count(number, 'layout')})" for rule, number in rejected.most_common(3))
-    return UserError(
-        f"no plan on {where} is legal{asked}{theirs}: {why or 'these do not go together'}."
-        + another_batch(space)
-    )
-
-
-def nearest_degree(space: SearchSpace) -> str:
-    """A degree that was fixed, and without which layouts are legal, with the nearest that they have; "" where
-    there is none."""
-    for name in (name for name in DEGREES if name in space.fixed):
-        without = {other: value for other, value in space.fixed.items() if other != name}
-        legal = {*layouts(space.job, space.gpus, without, Counter())[:, DEGREES.index(name)].tolist()}
-        wanted = fixed_values(space.fixed, name)[0]
-        if near := sorted(legal, key=lambda value: abs(value - wanted))[:3]:
-            return f"{name}={wanted}; nearest: {', '.join(map(str, sorted(near)))}"
-    return ""
-
-
-def another_batch(space: SearchSpace, refusal: Callable[[SearchSpace], str] = lambda space: "") -> str:
-    """The multiple of the GPUs nearest to the batch, in a sentence, where layouts are legal with it and there
-    is no `refusal`; else nothing."""
-    fixed = space.fixed
-    each = space.gpus * min(fixed_values(fixed, "micro_batch") if "micro_batch" in fixed else (1,))
-    batch = each * max(1, round(space.job.global_batch / each))
-    other = replace(space, job=replace(space.job, global_batch=batch))
-    legal = len(layouts(other.job, space.gpus, fixed, Counter()))
-    return f" There are some with a global batch of {batch}." * bool(legal and not refusal(other))
-
-
-def refusal_of_layouts(space: SearchSpace) -> str:
-    """Why the frameworks cannot launch a layout that is legal, whatever its ZeRO; "" where none is, or one of
-    them can."""
-    table, fixed = layouts(space.job, space.gpus, space.fixed, Counter()), space.fixed
-    if not len(table) or "shards" in fixed:
-        return ""
-    words = {name: fixed_values(fixed, name)[0] for name in WORDS if name in fixed}
-    plan = Plan(**dict(zip(DEGREES, table[0].tolist())), **words)
-    reasons = [refusal_of_all(space, replace(plan, zero=zero)) for zero in zeros_of(space)]
-    # what another ZeRO would mend is not the reason
-    return min(reasons, key=lambda reason: reason.count("--zero")) if all(reasons) else ""
-
-
-def refusal_of_all(space: SearchSpace, plan: Plan) -> str:
-    """Why none of the frameworks can launch this plan; "" where one can."""
-    refusals = [FRAMEWORKS[name].refusal(space.job, plan) for name in space.frameworks]
-    return " ".join(refusals) if all(refusals) else ""
-
-
-def zeros_of(space: SearchSpace) -> Sequence[int]:
-    """The stages of ZeRO that are searched; where the job can have none that was asked for, these."""
-    return some(stages_of_zero(space.job), space.fixed, "zero") or fixed_values(space.fixed, "zero")
 
 
 def at(plans: Plan, row: int, schedule: str, chunks: int) -> Plan:

@@ -16,7 +16,7 @@ from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.step.framework import framework_workload
 from ndparallel.planner.step.step import Step
-from ndparallel.search.space import parsed
+from ndparallel.search.fixed import parsed
 from ndparallel.search.what_if import FIELDS, SWITCHES, Variant, what_if
 from tests.support.accelerators import accelerator
 
