@@ -29,7 +29,6 @@ from functools import partial
 from gpu import GPU
 from ndparallel.lessons.combined import (
     LAYOUT,
-    SWEEPS,
     add_options,
     all_gpus,
     grid,
@@ -39,6 +38,7 @@ from ndparallel.lessons.combined import (
     strategies_for,
     twice_as_long,
 )
+from ndparallel.lessons.combined_sweeps import SWEEPS
 from ndparallel.lessons.expert_parallel import mixture
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.main import main
