@@ -369,6 +369,11 @@ def test_sixty_columns_break_no_head_of_a_plans_memory():
     )
 
 
+def test_a_first_column_for_which_there_is_no_room_is_one_letter_wide():
+    lines = printed(quiet_table(("x", "step"), [("abc", "1234567890")], 10), 80)
+    assert [line.split()[0] for line in lines[2:]] == ["a", "b", "c"]
+
+
 def test_words_are_folded_before_a_heads_letters_or_a_unit_are_parted():
     row = ("1D", "ddp", "Everybody takes the same step", "10 min", "")
     columns, words = ("chapter", "exercise", "what it is", "time", "mark"), ("exercise", "what it is", "mark")
