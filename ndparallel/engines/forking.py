@@ -1,7 +1,8 @@
 """Work on several items at once: on some of them here, on the others in forks of this process.
 
-Idea   One share of the items for every core. What a fork does not send, because it was killed or could not go
-       on, is done here again. So results and errors are those of one process.
+Idea   One process for every core. Each begins with an item of its own, and then takes the next that nobody
+       has: places are read from a file whose offset all share. What a fork does not send, because it was
+       killed or could not go on, is done here again. So results and errors are those of one process.
 Limit  On Linux alone, and from the main thread: another thread may hold what a fork would wait for. Elsewhere
        everything is done here, in turn.
 """
@@ -21,26 +22,54 @@ from ndparallel.engines.system import end_with_parent, usable_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+AT_WORK: list["Fork"] = []  # forks of this process
+BYTES_OF_PLACE = 4
 
 
 def forks_at_once() -> int:
-    """How many processes work at once, this one among them: 1 where it cannot fork."""
+    """How many processes work at once, this one among them: 1 where it cannot fork, or has forks on the other
+    cores already."""
     is_main = threading.current_thread() is threading.main_thread()
     can_fork = sys.platform == "linux" and is_main and not multiprocessing.current_process().daemon
-    return max(1, len(usable_cores())) if can_fork else 1
+    return max(1, len(usable_cores())) if can_fork and not AT_WORK else 1
 
 
 def map_in_forks(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Return what `work` returns for every item, in their order: results that pickle takes."""
-    number = max(1, min(len(items), forks_at_once()))
-    first, *others = [items[start::number] for start in range(number)]
-    with forks(partial(in_turn, work), others) as begun:
-        results = [in_turn(work, first), *(fork.result() for fork in begun)]
-    return [results[place % number][place // number] for place in range(len(items))]
+    number = min(len(items), forks_at_once())
+    if number < 2:
+        return [work(item) for item in items]
+    with (
+        places_left(range(number, len(items))) as left,
+        forks(partial(take_items, work, items, left), range(1, number)) as begun,
+    ):
+        done = take_items(work, items, left, 0)
+        for fork in begun:
+            done |= fork.result()
+    return [done[place] if place in done else work(item) for place, item in enumerate(items)]
 
 
-def in_turn(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    return [work(item) for item in items]
+@contextmanager
+def places_left(places: Sequence[int]) -> Iterator[int]:
+    """A file of places, in memory."""
+    left = os.memfd_create("places")
+    try:
+        os.write(left, b"".join(place.to_bytes(BYTES_OF_PLACE, "little") for place in places))
+        os.lseek(left, 0, os.SEEK_SET)
+        yield left
+    finally:
+        os.close(left)
+
+
+def take_items(
+    work: Callable[[Item], Result], items: Sequence[Item], left: int, first: int
+) -> dict[int, Result]:
+    """Work on the first item and on what is left, until nothing is; return the results by their places."""
+    done = {first: work(items[first])}
+    while place := os.read(left, BYTES_OF_PLACE):
+        number = int.from_bytes(place, "little")
+        done[number] = work(items[number])
+    return done
 
 
 @contextmanager
@@ -50,10 +79,12 @@ def forks(work: Callable, items: Sequence) -> Iterator[list["Fork"]]:
     try:
         for item in items:
             begun.append(Fork(work, item))
+            AT_WORK.append(begun[-1])
         yield begun
     finally:
         for fork in begun:
             fork.end()
+            AT_WORK.remove(fork)
 
 
 class Fork:

@@ -63,6 +63,10 @@ class Prediction:
     step: Step
     memory: list[StageMemory]
 
+    def __reduce__(self) -> tuple:
+        """Travel to another process as job and plan, from which the same is predicted again."""
+        return predicted_again, (self.job, self.plan)
+
     @property
     def plan(self) -> Plan:
         return self.work.plan
@@ -207,6 +211,11 @@ def predict(job: TrainingJob, plan: Plan) -> Prediction:
 def prediction_of(job: TrainingJob, work: AnyWorkload) -> Prediction:
     """The prediction of a workload."""
     return Prediction(job, work, step_of(work), memory_of(work))
+
+
+def predicted_again(job: TrainingJob, plan: Plan) -> Prediction:
+    """The prediction of a plan that was predicted before."""
+    return prediction_of(job, workload_of(job, plan))
 
 
 def time_step(job: TrainingJob, plan: Plan) -> Step:

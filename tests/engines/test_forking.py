@@ -23,7 +23,7 @@ def squared_there(number):
 
 
 @pytest.mark.parametrize("items, processes", [(0, 0), (1, 1), (3, 3), (4, 4), (11, 4)])
-def test_every_core_has_a_share_and_this_process_the_first(items, processes):
+def test_every_core_has_an_item_and_this_process_the_first(items, processes):
     results = map_in_forks(squared_there, range(items))
     assert [square for square, _ in results] == [number**2 for number in range(items)]
     pids = [pid for _, pid in results]
@@ -31,15 +31,48 @@ def test_every_core_has_a_share_and_this_process_the_first(items, processes):
     assert not multiprocessing.active_children()
 
 
-def test_what_a_killed_fork_had_to_do_is_done_here():
-    here = os.getpid()
+def test_who_is_done_takes_the_next_item_that_nobody_has(monkeypatch):
+    """The first one waits until the third is done, which a fork must have taken."""
+    monkeypatch.setattr(forking, "usable_cores", lambda: [0, 1])
+    wait, tell = os.pipe()
 
     def work(number):
-        if number == 2 and os.getpid() != here:
+        if number == 1:
+            os.read(wait, 1)
+        if number == 3:
+            os.write(tell, b"x")
+        return squared_there(number)
+
+    (_, here), *others = map_in_forks(work, [1, 2, 3])
+    assert here == os.getpid() and [square for square, _ in others] == [4, 9]
+    assert {pid for _, pid in others} != {here}
+
+
+def test_a_process_whose_forks_are_at_work_forks_no_more():
+    """They have the other cores."""
+
+    def work(number):
+        return os.getpid(), map_in_forks(squared_there, [number, number, number])
+
+    for pid, squares in map_in_forks(work, [1, 2, 3]):
+        assert {each for _, each in squares} == {pid}
+    assert len({pid for _, pid in map_in_forks(squared_there, [1, 2, 3])}) == 3  # and now it does
+
+
+@pytest.mark.parametrize("killed_at", [2, 6])  # its own item, or one that it has taken
+def test_what_a_killed_fork_had_to_do_is_done_here(killed_at, monkeypatch):
+    monkeypatch.setattr(forking, "usable_cores", lambda: [0, 1])
+    here, (wait, tell) = os.getpid(), os.pipe()
+
+    def work(number):
+        if number == 1:
+            os.read(wait, 1)
+        if number == killed_at and os.getpid() != here:
+            os.write(tell, b"x")
             os.kill(os.getpid(), 9)
         return squared_there(number)
 
-    assert map_in_forks(work, [1, 2, 3])[1] == (4, here)
+    assert map_in_forks(work, [1, 2, 6])[1:] == [(4, here), (36, here)]
 
 
 def test_what_a_fork_raises_is_raised_here_with_the_words():

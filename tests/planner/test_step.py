@@ -1,5 +1,6 @@
 """Claims about the seconds of a step, for one plan and for thousands."""
 
+import pickle
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -346,3 +347,23 @@ def test_a_pipeline_is_timed_once_and_again_only_for_where_its_time_goes(monkeyp
     assert len(timed) == 1
     assert sum(step.breakdown.values()) == pytest.approx(step.seconds, rel=1e-12)
     assert len(timed) == 1 + zero  # without messages; ZeRO-2 also without what it reduces
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(dp=4, zero=3),
+        Plan(pp=4),
+        Plan(pp=4, chunks=2, schedule="dualpipev"),
+        Plan(pp=4, schedule="zb-2p"),
+    ],
+)
+def test_a_prediction_travels_to_another_process_and_says_the_same_there(plan):
+    found = predict(job(), plan)
+    there = pickle.loads(pickle.dumps(found))
+    assert there is not found and there.as_dict() == found.as_dict()
+
+
+def test_a_prediction_of_the_lessons_own_runs_travels_too():
+    found = predict(replace(job(), stack=find_stack("pocket")), Plan(dp=2))
+    assert pickle.loads(pickle.dumps(found)).as_dict() == found.as_dict()
