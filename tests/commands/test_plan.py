@@ -67,7 +67,7 @@ def test_the_parameters_of_a_small_model_are_counted_one_by_one(capsys):
     shape = "--layers 8 --hidden 32 --heads 8 --kv-heads 2 --ffn 88 --vocab 256 --sequence 64"
     job = f"--hardware pocket {shape} --global-batch 8 --gpus 1 --tp 1"
     assert main(["plan", *job.split()]) == 0
-    assert "from flags  104,992 parameters on 1 GPU (pocket)" in capsys.readouterr().out
+    assert "from options  104,992 parameters on 1 GPU (pocket)" in capsys.readouterr().out
     assert main(["plan", *LLAMA, "--dp", "8"]) == 0
     assert "llama-3-8b  8.03 billion parameters on 8 GPUs" in capsys.readouterr().out
 

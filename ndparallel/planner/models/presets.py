@@ -107,7 +107,7 @@ def from_flags(
     head_dim = head_width(hidden, heads) if head_dim is None else head_dim
     sizes = (layers, hidden, heads, kv_heads, head_dim, ffn, vocab)
     moe = experts_from_flags(experts, top_k, expert_ffn)
-    return ModelShape("from flags", *sizes, experts=moe, source="given by its sizes", **others)
+    return ModelShape("from options", *sizes, experts=moe, source="given by its sizes", **others)
 
 
 def experts_from_flags(experts: int, top_k: int, ffn: int) -> Experts | None:
