@@ -82,7 +82,7 @@ class StepOrder:
         receiver = np.flatnonzero(sender)
         sender, line = sender[receiver] - 1, line[receiver]
         out_line, found = out_line[sender], []
-        for mine in (line == each for each in np.unique(line)):
+        for mine in (line == each for each in sorted({*line.tolist()})):
             senders, receivers = ({*kind[steps[mine]].tolist()} for steps in (sender, receiver))
             from_one = np.array_equal(mine, out_line == out_line[mine][0])
             if not (from_one and (np.diff(sender[mine]) > 0).all()):

@@ -79,7 +79,7 @@ def by_kind(found: Candidates, estimates: np.ndarray, limit: float) -> list[np.n
     and than the kinds it adds to."""
     near = np.flatnonzero(estimates < limit)
     codes, places = codes_of(found)[found.rows[near]], []
-    for code in np.unique(codes):
+    for code in sorted({*codes.tolist()}):
         places.append(found.least(near[codes == code], estimates, PER_KIND))
     places.sort(key=lambda some: estimates[some[0]])
     kinds = needed([kind_of(found.plan(int(some[0]))) for some in places])

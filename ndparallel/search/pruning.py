@@ -165,7 +165,7 @@ class PlanSelection:
             return {}
         families, pruned = narrowed(self.families, rows), []
         held, plans = joined([memory_table(self.job, family) for family in families]), in_one(families)
-        for pp in np.unique(plans.pp).tolist():
+        for pp in sorted({*plans.pp.tolist()}):
             long = np.flatnonzero(plans.pp == pp)
             some, mine = taken(plans, long), rows[long]
             these = RowTable(mine, self.bases[mine], some, take(held, long), self.legal(some, pp))

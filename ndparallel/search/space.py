@@ -175,7 +175,7 @@ def by_shards(
     parts = Plan(tp=tp, ep=rows[:, DEGREES.index("ep")]).expert_parts(job.stack)
     in_node = np.gcd(ranks, np.maximum(1, job.hardware.gpus_per_node // tp))
     given = "shards" in fixed
-    for shards in fixed_values(fixed, "shards") if given else (0, *np.unique(in_node).tolist()):
+    for shards in fixed_values(fixed, "shards") if given else (0, *sorted({*in_node.tolist()})):
         wanted = given or (in_node == shards) & (shards > 1) & (shards < ranks)
         whole = (zero == 3) & (ranks % max(1, shards) == 0) & (tp * shards % parts == 0)
         some_rows = rows[whole & wanted] if shards else rows
