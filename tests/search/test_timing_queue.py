@@ -76,16 +76,18 @@ def test_plans_are_timed_from_the_least_estimate_on_so_many_together_and_only_be
 
 def test_what_a_schedule_adds_to_a_bound_is_learnt_and_counts_for_its_other_depths():
     """1F1B's step is twice its bound, so that the other schedule's larger bounds come first."""
-    groups = [("1f1b", 1, 2), ("1f1b", 1, 4), ("gpipe", 1, 2)]
-    found = candidates(groups, [[1.0, 1.1], [1.2], [1.5, 1.6]])
+    groups = [("1f1b", 1, 2), ("1f1b", 1, 4), ("gpipe", 1, 2), ("1f1b", 1, 8)]
+    found = candidates(groups, [[1.0, 1.1], [1.2], [1.5, 1.6], [4.0]])
     queue = TimingQueue(JOB, found, 1e9)
     (first,) = np.flatnonzero(queue.bound == 1.0)
     queue.learn(int(first), 2.0)
-    assert queue.factors_of_groups().tolist() == [2.0, 2.0, 1.0]
-    assert queue.bound[queue.batch(np.inf, False)].tolist() == [1.5, 1.6, 1.1, 1.2]
-    assert queue.bound[queue.least_bounds(np.inf)].tolist() == [1.1, 1.2, 1.5, 1.6]
+    assert queue.factors_of_groups().tolist() == [2.0, 2.0, 1.0, 2.0]
+    assert queue.bound[queue.batch(np.inf, False)].tolist() == [1.5, 1.6, 1.1, 1.2, 4.0]
+    assert queue.bound[queue.least_bounds(np.inf)].tolist() == [1.1, 1.2, 1.5, 1.6, 4.0]
     queue.learn(int(np.flatnonzero(queue.bound == 1.2)[0]), 1.8)
-    assert queue.factors_of_groups().tolist() == [2.0, 1.5, 1.0]
+    assert queue.factors_of_groups().tolist() == [2.0, 1.5, 1.0, 1.5]  # a third depth is as near as the best
+    estimates = timing_queue.estimates_of(JOB, found, queue)
+    assert sorted(estimates) == pytest.approx([1.5, 1.6, 1.8, 2.0, 2.2, 6.0])
 
 
 def test_a_list_of_actions_is_written_once_and_a_searched_one_each_time():
