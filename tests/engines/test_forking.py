@@ -24,11 +24,12 @@ def squared_there(number):
 
 @pytest.mark.parametrize("items, processes", [(0, 0), (1, 1), (3, 3), (4, 4), (11, 4)])
 def test_every_core_has_an_item_and_this_process_the_first(items, processes):
+    opened = os.listdir("/proc/self/fd")
     results = map_in_forks(squared_there, range(items))
     assert [square for square, _ in results] == [number**2 for number in range(items)]
     pids = [pid for _, pid in results]
     assert pids[:1] == [os.getpid()] * bool(items) and len(set(pids)) == processes
-    assert not multiprocessing.active_children()
+    assert not multiprocessing.active_children() and os.listdir("/proc/self/fd") == opened
 
 
 def test_who_is_done_takes_the_next_item_that_nobody_has(monkeypatch):
