@@ -51,8 +51,13 @@ def map_in_forks(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
 
 @contextmanager
 def places_left(places: Sequence[int]) -> Iterator[int]:
-    """A file of places, in memory."""
-    left = os.memfd_create("places")
+    """A file of places, in memory, opened by its name: two that read it at once are let in one after the
+    other, which they are not where `memfd_create` has opened it."""
+    unnamed = os.memfd_create("places")
+    try:
+        left = os.open(f"/proc/self/fd/{unnamed}", os.O_RDWR)
+    finally:
+        os.close(unnamed)
     try:
         os.write(left, b"".join(place.to_bytes(BYTES_OF_PLACE, "little") for place in places))
         os.lseek(left, 0, os.SEEK_SET)

@@ -5,12 +5,13 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.engines import forking
-from ndparallel.engines.forking import map_in_forks
+from ndparallel.engines.forking import forks, map_in_forks, places_left, take_items
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +48,20 @@ def test_who_is_done_takes_the_next_item_that_nobody_has(monkeypatch):
     (_, here), *others = map_in_forks(work, [1, 2, 3])
     assert here == os.getpid() and [square for square, _ in others] == [4, 9]
     assert {pid for _, pid in others} != {here}
+
+
+def test_no_two_processes_take_the_same_item():
+    """Of many that take no time: both begin together, so that they ask for the next one at once."""
+    many, together = range(200_000), multiprocessing.get_context("fork").Barrier(2)
+
+    def work(number):
+        if number < 2:
+            together.wait()
+
+    with places_left(many[2:]) as left, forks(partial(take_items, work, many, left), [1]) as (fork,):
+        here = take_items(work, many, left, 0)
+        there = fork.result()
+    assert len(here) + len(there) == len(here | there) == len(many)
 
 
 def test_a_process_whose_forks_are_at_work_forks_no_more():
