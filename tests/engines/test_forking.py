@@ -70,7 +70,9 @@ def test_a_process_whose_forks_are_at_work_forks_no_more():
     def work(number):
         return os.getpid(), map_in_forks(squared_there, [number, number, number])
 
-    for pid, squares in map_in_forks(work, [1, 2, 3]):
+    done = map_in_forks(work, [1, 2, 3])
+    assert len({pid for pid, _ in done}) == 3  # nor does one fail to, so that its item is done here
+    for pid, squares in done:
         assert {each for _, each in squares} == {pid}
     assert len({pid for _, pid in map_in_forks(squared_there, [1, 2, 3])}) == 3  # and now it does
 

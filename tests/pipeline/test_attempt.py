@@ -1,7 +1,6 @@
 """One attempt of a search, against lists that the clock times."""
 
 from dataclasses import replace
-from random import Random
 
 import pytest
 
@@ -9,27 +8,12 @@ from ndparallel.pipeline.attempt import Memory, Policy, Problem, attempt
 from ndparallel.pipeline.search import policies
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
-from tests.support.pipelines import is_legal
-
-
-def drawn(seed: int) -> Problem:
-    """A pipeline whose stages, messages and memory may be as unlike as can be."""
-    draw = Random(seed)
-    P, M = draw.randint(1, 6), draw.randint(1, 14)
-
-    def by_stage(most: float) -> list[float] | float:
-        return [draw.uniform(0.1, most) for _ in range(P)] if draw.random() < 0.5 else draw.uniform(0.1, most)
-
-    def by_link(most: float) -> list[list[float]]:
-        return [[draw.uniform(0, most) for _ in range(P)] for _ in range(P)]
-
-    work = Work(by_stage(2), by_stage(2), by_stage(2), latency=by_link(0.5), wire=by_link(3))
-    return Problem(P, M, work, Memory(draw.uniform(1, 2 * P), draw.choice([0.0, 0.4, 1.0])))
+from tests.support.pipelines import drawn_problem, is_legal
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_an_attempt_says_how_long_its_own_lists_take(seed):
-    problem = drawn(seed)
+    problem = drawn_problem(seed)
     for policy in policies(problem):
         made = attempt(problem, policy)
         assert made and is_legal(made.schedule())
@@ -42,7 +26,7 @@ def test_an_attempt_says_how_long_its_own_lists_take(seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_attempt_is_given_up_once_a_rank_has_been_idle_for_too_long_and_not_before(seed):
-    problem = drawn(seed)
+    problem = drawn_problem(seed)
     for policy in policies(problem):
         made = attempt(problem, policy)
         assert made and attempt(problem, policy, made.span * (1 + 1e-9)) == made

@@ -8,12 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
-from ndparallel.pipeline.attempt import Memory, Problem
+from ndparallel.pipeline import schedule_timer
+from ndparallel.pipeline.attempt import Memory, Policy, Problem, attempt
 from ndparallel.pipeline.catalog import RECIPES, build, written_schedules
-from ndparallel.pipeline.search import attempts, check_size, head_starts, policies, search
+from ndparallel.pipeline.schedule_timer import ScheduleTimer
+from ndparallel.pipeline.search import (
+    attempts,
+    check_size,
+    handwritten,
+    head_starts,
+    length,
+    most_held,
+    policies,
+    search,
+)
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
-from tests.support.pipelines import DURATIONS, is_legal, timed
+from tests.support.pipelines import DURATIONS, drawn_problem, is_legal, timed
 
 # arXiv 2401.10241, table 5: P, M, hidden, heads, tF, tI, tW, tComm in microseconds; bubble rates of ZB-1p and
 # ZB-2p
@@ -186,3 +197,51 @@ def test_a_search_tries_about_50_policies():
 )
 def test_a_head_start_of_three_per_rank_below_is_as_long_as_memory_allows(ranks, limit, expected):
     assert head_starts(Problem(ranks, 20, Work(), Memory(limit, 0.0)), 3) == expected
+
+
+ONE_CHUNK = [name for name in written_schedules() if RECIPES[name].chunks == 1]
+
+
+@pytest.mark.parametrize("seed", [*range(12), 48, 148, 1826])
+def test_what_is_found_ends_no_later_than_any_written_order_of_one_chunk_that_keeps_to_the_memory(seed):
+    """Nor has one that ends as soon a shorter span. An order of a shorter span that ends later was tried: an
+    attempt (seeds 48 and 148), and zb-h2 (1826)."""
+    P, M, work, memory = drawn_problem(seed)
+    found = time_schedule(search(P, M, work, *memory), work)
+    written = [build(name, P, M) for name in ONE_CHUNK]
+    kept = [each for each in written if max(peak_activations(each, memory[1])) <= memory.limit]
+    times = [time_schedule(each, work) for each in kept]
+    soonest = min(each.makespan for each in times) * (1 + 1e-9)
+    assert found.makespan <= soonest
+    assert all(max(found.spans) <= max(each.spans) * (1 + 1e-9) for each in times if each.makespan <= soonest)
+
+
+@pytest.mark.parametrize("released", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("name", ONE_CHUNK)
+def test_a_written_order_holds_what_its_actions_leave(name, released):
+    for P, M in ((1, 3), (4, 3), (4, 12)):
+        held = max(peak_activations(build(name, P, M), released))
+        assert most_held(ScheduleTimer(name, P, 1, M), released) == pytest.approx(held)
+
+
+def test_a_written_order_keeps_to_a_limit_that_may_be_a_sum_of_shares():
+    for limit, is_kept in ((4, True), (4 - 1e-12, True), (4 - 1e-3, False)):
+        names = [order.name for order in handwritten(Problem(4, 8, Work(), Memory(limit, 0.0)))]
+        assert ("1f1b" in names) == is_kept
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_written_order_is_timed_exactly_however_long_it_is(seed, monkeypatch):
+    """Also where its rounds are not alike, so that a plan's step would be extrapolated."""
+    monkeypatch.setattr(schedule_timer, "WHOLE", 0)
+    problem = drawn_problem(seed)._replace(microbatches=50, memory=Memory(60, 0.0))
+    for order in handwritten(problem):
+        timing = time_schedule(order.schedule(), problem.work)
+        assert order.span == pytest.approx(max(timing.spans), rel=1e-12)
+        assert order.makespan == pytest.approx(timing.makespan, rel=1e-12)
+
+
+def test_spans_that_differ_by_rounding_are_as_long_as_one_another():
+    made = attempt(Problem(3, 6, Work(0.1, 0.2, 0.7), Memory(9, 0.0)), Policy((4, 2, 0), 0.0, False))
+    assert made and length(made._replace(span=made.span * (1 + 1e-15))) == length(made)
+    assert length(made._replace(span=made.span * (1 + 1e-9))) > length(made)

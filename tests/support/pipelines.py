@@ -2,6 +2,7 @@
 the package's own loops."""
 
 from graphlib import CycleError, TopologicalSorter
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -9,14 +10,15 @@ from hypothesis import strategies as st
 from gpu import Hardware
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.pipeline.actions import Action, Schedule
+from ndparallel.pipeline.attempt import Memory, Problem
 from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written_schedules
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.training.job import Job
+from tests.support import hand_count
 
 SCHEDULES = (*written_schedules(), SEARCHED)
 DURATIONS = st.one_of(st.sampled_from([0.5, 1.0, 2.0]), st.floats(0.01, 5.0))
-from tests.support import hand_count
 
 
 def timed(
@@ -25,6 +27,21 @@ def timed(
     work = Work.of_whole_stages(1, F, I, W, p2p)
     schedule = build(name, ranks, microbatches, chunks, work, **search)
     return time_schedule(schedule, Work.of_whole_stages(schedule.chunks, F, I, W, p2p, fused))
+
+
+def drawn_problem(seed: int) -> Problem:
+    """A pipeline whose stages, messages and memory may be as unlike as can be."""
+    draw = Random(seed)
+    P, M = draw.randint(1, 6), draw.randint(1, 14)
+
+    def by_stage(most: float) -> list[float] | float:
+        return [draw.uniform(0.1, most) for _ in range(P)] if draw.random() < 0.5 else draw.uniform(0.1, most)
+
+    def by_link(most: float) -> list[list[float]]:
+        return [[draw.uniform(0, most) for _ in range(P)] for _ in range(P)]
+
+    work = Work(by_stage(2), by_stage(2), by_stage(2), latency=by_link(0.5), wire=by_link(3))
+    return Problem(P, M, work, Memory(draw.uniform(1, 2 * P), draw.choice([0.0, 0.4, 1.0])))
 
 
 @st.composite
