@@ -9,7 +9,6 @@ Limit  On Linux alone, and from the main thread: another thread may hold what a 
 
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from ndparallel.engines.system import end_with_parent, usable_cores
+from ndparallel.engines.system import end_with_parent, interrupts_held, usable_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -83,13 +82,15 @@ def forks(work: Callable, items: Sequence) -> Iterator[list["Fork"]]:
     begun: list[Fork] = []
     try:
         for item in items:
-            begun.append(Fork(work, item))
-            AT_WORK.append(begun[-1])
+            with interrupts_held():
+                begun.append(Fork(work, item))
+                AT_WORK.append(begun[-1])
         yield begun
     finally:
-        for fork in begun:
-            fork.end()
-            AT_WORK.remove(fork)
+        with interrupts_held():
+            for fork in begun:
+                fork.end()
+                AT_WORK.remove(fork)
 
 
 class Fork:
@@ -117,7 +118,8 @@ class Fork:
 
 
 def send_result(there: Connection, work: Callable, item: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has forked
+    """Work in a fork. Ctrl-C is for the process that has forked: here it is held back to the end, as it was
+    when the fork began."""
     end_with_parent(os.getppid())
     with suppress(Exception):  # it is raised where the work is done again
         there.send(work(item))

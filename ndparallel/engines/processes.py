@@ -34,7 +34,7 @@ from ndparallel.engines.channel import QUESTION, Channels, write_frame
 from ndparallel.engines.failures import PATIENCE_SECONDS, DeadlockError, Failure, killed
 from ndparallel.engines.rank_process import RankSettings, launcher_sentinel, rank_main
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
-from ndparallel.engines.system import return_freed_memory
+from ndparallel.engines.system import interrupts_held, return_freed_memory
 from ndparallel.engines.task import PendingRun, Program, Task, pickled, reference_to, unpickled_result
 from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read, report
 
@@ -131,7 +131,7 @@ class ProcessPool:
         settings = RankSettings(
             rank, launcher_sentinel(), threading.current_thread() is threading.main_thread()
         )
-        with _interrupts_held():
+        with interrupts_held():
             here, there = self.context.Pipe()
             process = self.context.Process(
                 target=rank_main, args=(settings, self.wiring, there), name=f"rank {rank}", daemon=True
@@ -163,7 +163,7 @@ class ProcessPool:
 
     def close(self) -> None:
         """End all processes, and wait for that."""
-        with _interrupts_held():
+        with interrupts_held():
             self.kill()
             for process in self.processes:
                 process.join()
@@ -295,14 +295,3 @@ def _heed_children() -> bool:
         return False
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return True
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back for as long as it could leave a process behind: one not yet known, or not yet
-    ended."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

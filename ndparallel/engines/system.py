@@ -10,7 +10,8 @@ import select
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that a pipe takes whole or not at all; POSIX promises 512
 
@@ -40,6 +41,17 @@ def keep_to_core(core: int) -> None:
     """Keep this process to one core, where that is possible and allowed."""
     with suppress(AttributeError, OSError):
         os.sched_setaffinity(0, {core})
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back for as long as it could leave a process behind: one not yet known, or not yet
+    ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent(parent: int) -> bool:

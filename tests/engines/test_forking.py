@@ -6,6 +6,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -120,9 +121,26 @@ def test_a_fork_ends_with_its_process_and_leaves_ctrl_c_to_it(monkeypatch):
     monkeypatch.setattr(forking, "end_with_parent", ends_with.append)
 
     def work(number):
-        return [*ends_with], signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        return [*ends_with], signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
     assert map_in_forks(work, [1, 2]) == [([], False), ([os.getpid()], True)]
+
+
+def test_ctrl_c_while_a_fork_begins_ends_the_forks_and_is_not_for_them(monkeypatch, capfd):
+    """Which would say so, each in a traceback of its own."""
+    process: Any = multiprocessing.process.BaseProcess
+    started = process._bootstrap
+
+    def interrupted(*given, **named):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getppid(), signal.SIGINT)
+        return started(*given, **named)
+
+    monkeypatch.setattr(process, "_bootstrap", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        map_in_forks(lambda number: threading.Event().wait(9), [1, 2])
+    assert not multiprocessing.active_children() and not forking.AT_WORK
+    assert capfd.readouterr().err == ""
 
 
 def test_where_the_system_refuses_a_process_its_item_is_done_here(monkeypatch):

@@ -148,11 +148,14 @@ SOURCES = [*ROOT.glob("*.py"), *ROOT.glob("ndparallel/**/*.py")]
 DIFFERENT = ("os", "select", "signal", "socket", "time")
 # which can_run_processes() guards
 BY_PROCESSES = {"channel.py", "processes.py", "rank_process.py", "shared.py"}
-GUARDED = {  # where hasattr() stands before it, or a `with suppress(AttributeError)`
+# where hasattr() stands before it, a `with suppress(AttributeError)`, or, for what is used around a fork,
+# can_run_processes() or forks_at_once()
+GUARDED = {
     "files.py": "O_TMPFILE",
+    "forking.py": "memfd_create",
     "grade.py": "killpg SIGKILL setsid",
     "machine.py": "sysconf",
-    "system.py": "sched_getaffinity sched_setaffinity SIGKILL",
+    "system.py": "sched_getaffinity sched_setaffinity SIGKILL pthread_sigmask SIG_BLOCK SIG_SETMASK",
 }
 
 
