@@ -107,8 +107,8 @@ class Passes:
 
 
 class Effects(NamedTuple):
-    """By kind of step: its seconds, the most activations beside which its rank has room for it, and by how
-    many it changes these, and the W that are left to do."""
+    """By kind of step: its seconds; the most activations that its rank may hold before it; by how many it
+    changes what is held; and how many W it leaves to do."""
 
     seconds: list[float]
     most_held: list[float]
@@ -124,6 +124,7 @@ def turns(at: RankSide, head_start: int) -> Program:
 
 @lru_cache(maxsize=9)  # the head starts of one search
 def passes_of(ranks: int, microbatches: int, head_starts: tuple[int, ...]) -> Passes:
+    """The order, found once for all attempts of these head starts."""
     return Passes(ranks, microbatches, head_starts)
 
 

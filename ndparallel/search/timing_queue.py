@@ -31,8 +31,9 @@ EFFORT = 200_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
 PER_SCHEDULE = 1_000  # plans of every schedule whose estimates are compared
 TIMES_MET = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
-ATTEMPTS = 100  # the same of a schedule that is searched for, of the rounds that all attempts are made with
-FINALS = 40  # and of all its microbatches
+# of a schedule that is searched for:
+ATTEMPTS = 100  # the cost of an action of the few rounds that all attempts are made with
+FINALS = 40  # the cost of an action of all rounds, with which the best attempts are made again
 SEARCHES = 10  # times the effort, for schedules that are searched for
 SHARE = 4  # one of them takes this part of that at the most
 CERTIFY = 2.0  # times the effort, once more, for plans whose bounds keep the gap wide
@@ -138,9 +139,8 @@ def costs(job: TrainingJob, found: Candidates) -> np.ndarray:
         )
     )
     group, microbatches = found.group, found.microbatches(job)
-    timed = np.minimum(
-        microbatches, ((FULL_ROUNDS + 1) * lengths)[group]
-    )  # as many are tried of a searched one
+    few = ((FULL_ROUNDS + 1) * lengths)[group]  # which a search makes all its attempts with, too
+    timed = np.minimum(microbatches, few)
     each = np.where(searched, ATTEMPTS, chunks * TIMES_MET)[group] * timed
     return lengths[group] * (each + FINALS * microbatches * searched[group])
 

@@ -165,8 +165,9 @@ class PipelineBound:
         return np.where(self.zero_2, reducing, usual)
 
     def with_first_wait(self, recipe: Recipe) -> np.ndarray:
-        """A rank's work, and what it waits for its first I: until then it can only do its head start of F,
-        which is as long on every rank where an order is searched for, and else that of the first."""
+        """A rank's work, and how long it waits for its first I. Until then it does no more than its head
+        start of F. A searched order has room for as many on every rank; of a written one `head_start` is the
+        first rank's, so that the other ranks' rows say nothing."""
         ahead = recipe.head_start(self.depth.pp) if recipe.head_start else np.inf
         below = self.model[:, None] - self.before
         messages = 2 * (self.depth.pp - 1 - self.ranks) * self.table["message"]
