@@ -52,10 +52,9 @@ def map_in_forks(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
 def places_left(places: Sequence[int]) -> Iterator[int]:
     """A file of places, in memory, opened by its name: two that read it at once are let in one after the
     other, which they are not where `memfd_create` has opened it."""
-    unnamed = os.memfd_create("places")
-    try:
+    left = unnamed = os.memfd_create("places")
+    with suppress(OSError):  # there is no /proc: then two may take the same item
         left = os.open(f"/proc/self/fd/{unnamed}", os.O_RDWR)
-    finally:
         os.close(unnamed)
     try:
         os.write(left, b"".join(place.to_bytes(BYTES_OF_PLACE, "little") for place in places))

@@ -143,6 +143,18 @@ def test_ctrl_c_while_a_fork_begins_ends_the_forks_and_is_not_for_them(monkeypat
     assert capfd.readouterr().err == ""
 
 
+def test_without_proc_forks_do_the_same(monkeypatch):
+    opened = os.open
+
+    def refused(name, *given):
+        if str(name).startswith("/proc/"):
+            raise FileNotFoundError(name)
+        return opened(name, *given)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert [square for square, _ in map_in_forks(squared_there, range(9))] == [n**2 for n in range(9)]
+
+
 def test_where_the_system_refuses_a_process_its_item_is_done_here(monkeypatch):
     def refused(*given):
         raise BlockingIOError("Resource temporarily unavailable")
