@@ -7,7 +7,7 @@ a quick machine a public run takes 0.8 ms again and 1.9 the first time, in the m
 0.7 and 0.9. Again all but one take less than 2 ms: a GPT of 529.6B (35 ranks of 3 chunks: 22,050 steps of
 about 0.09 microseconds, more than all the rest). The first time it is 88 %: the others must first write
 their schedule and put its steps in order (up to 0.04 s for 35 ranks of 3 chunks), or search for its order
-(zb-1p and zb-2p: up to 0.06 s for 16 ranks and 128 microbatches). On a slow machine all take two to three
+(zb-1p and zb-2p: up to 0.05 s, on 16 ranks). On a slow machine all take two to three
 times as long. As timeit does, Python looks for no garbage meanwhile. Where the time of a pipeline goes is
 found when it is asked for, and is not in these: it takes a tenth more.
 """

@@ -101,8 +101,10 @@ def described(found: object) -> str:
     return f"a {type(found).__name__}" if isinstance(found, list | tuple | dict) else brief(found)
 
 
-def as_array(found: list) -> object:
-    """Return a list of numbers or rows as the array that it stands for; the list where it stands for none."""
+def as_array(found: object) -> object:
+    """Return a list of numbers or rows as the array that it stands for, and all else as it is."""
+    if not isinstance(found, list):
+        return found
     try:
         array = np.array(found)
     except ValueError:  # rows of several lengths
@@ -174,8 +176,7 @@ def in_lesson(
 ) -> Attempt:
     """Run a program as a strategy beside the single GPU, and compare every gradient. `meaning` says what a
     gradient of so many times the right one usually means; `reference` is the single GPU's program where it
-    trains another model than the lessons'; `fault` says
-    what else may be wrong with the numbers."""
+    trains another model than the lessons'; `fault` says what else may be wrong with the numbers."""
     with Runner(hardware, "inline") as runner:
         strategy = Strategy("answer", program, lambda gpus: mesh)
         results = runner.run(strategy, entry_of(strategy, job, mesh.world_size).job, hardware)

@@ -53,20 +53,21 @@ class Policy(NamedTuple):
 
 
 class Passes:
-    """F and I of all ranks: their lists, and their steps in an order that can run."""
+    """F and I of all ranks: their schedule, and its steps in an order that can run."""
 
     def __init__(self, ranks: int, microbatches: int, head_starts: Sequence[int]) -> None:
         layout = Layout("loop", ranks)
         sides = [RankSide(layout, rank, microbatches) for rank in range(ranks)]
-        self.lists = [[*turns(side, first)] for side, first in zip(sides, head_starts)]
-        self.replay = Replay(Schedule("searched", layout, microbatches, self.lists, [[] for _ in sides]))
-        self.steps, self.kinds = self.replay.order.steps, self.replay.order.kinds
+        lists = [[*turns(side, first)] for side, first in zip(sides, head_starts)]
+        self.schedule = Schedule("searched", layout, microbatches, lists, [[] for _ in lists])
+        self.replay = Replay(self.schedule)
+        self.steps = self.replay.order.steps
         self.first_rank_ahead, self.last = head_starts[0], microbatches - 1
 
     @cached_property
     def of_last_microbatch(self) -> list[tuple[int, int]]:
         """The places of the steps that do the last microbatch's I, each with its rank."""
-        ranks = range(len(self.lists))
+        ranks = range(self.schedule.ranks)
         return [(self.replay.order.step_of(Action("I", rank, self.last)) - 1, rank) for rank in ranks]
 
     @cached_property
@@ -88,7 +89,7 @@ class Passes:
 
     def first_starts(self, work: Work) -> list[float]:
         """When each rank starts its first F: as soon as it can come down from the first."""
-        ranks, starts = len(self.lists), [0.0]
+        ranks, starts = self.schedule.ranks, [0.0]
         latency, wire = self.replay.messages(work)
         for rank, seconds in enumerate(work.seconds_by_stage(ranks)["F"][:-1]):
             link = rank * ranks + rank + 1
@@ -97,7 +98,8 @@ class Passes:
 
     def effects(self, seconds: dict[str, list[float]], memory: Memory) -> "Effects":
         """What each kind of step does, on the seconds of each op on each stage."""
-        kinds, change = [action for (action,) in self.kinds], kept_by(memory.released_by_input)
+        kinds = [action for (action,) in self.replay.order.kinds]
+        change = kept_by(memory.released_by_input)
         return Effects(
             [seconds[op][stage] for op, stage in kinds],
             [memory.limit + TINY - 1 if op == "F" else inf for op, _ in kinds],
@@ -139,11 +141,11 @@ class TriedOrder(NamedTuple):
 
     def schedule(self) -> Schedule:
         """The lists of all ranks, with W in them."""
-        before: list[list[int]] = [[] for _ in self.passes.lists]
+        schedule = self.passes.schedule
+        before: list[list[int]] = [[] for _ in schedule.actions]
         for (rank, *_), number in zip(self.passes.steps, self.weights):
             before[rank].append(number)
-        lists = [[*with_weights(*each)] for each in zip(self.passes.lists, before)]
-        return replace(self.passes.replay.schedule, actions=lists)
+        return replace(schedule, actions=[[*with_weights(*each)] for each in zip(schedule.actions, before)])
 
 
 def with_weights(actions: Sequence[Action], before: Iterable[int]) -> Iterator[Action]:

@@ -38,9 +38,10 @@ class RankSide:
         self.below = layout.ranks - 1 - rank
         self.pairs: list[tuple[Action, Action]] = []
         stages, backwards = layout.stages_of(rank), [count() for _ in range(layout.chunks)]
-        self._forwards = [actions("F", stage, count()) for stage in stages]
+        self._forwards = [one_after_another("F", stage, count()) for stage in stages]
         self._backwards, self._inputs = (
-            [actions(op, stage, numbers) for stage, numbers in zip(stages, backwards)] for op in "BI"
+            [one_after_another(op, stage, numbers) for stage, numbers in zip(stages, backwards)]
+            for op in "BI"
         )
         self._weights_due: deque[tuple[int, int]] = deque()
 
@@ -65,7 +66,7 @@ class RankSide:
         yield from (first, second)
 
 
-def actions(op: str, stage: int, microbatches: Iterator[int]) -> Iterator[Action]:
+def one_after_another(op: str, stage: int, microbatches: Iterator[int]) -> Iterator[Action]:
     """An op on a stage, microbatch after microbatch: thousands, so without a call of Python for each."""
     return map(partial(tuple.__new__, Action), zip(repeat(op), repeat(stage), microbatches))
 

@@ -93,8 +93,7 @@ def fault(rank: int, found: object, ranks: int, tokens: int) -> str:
     right = np.select(
         [(expert_of == expert)[:, None] for expert in range(ranks)], [made_by(e, rows) for e in range(ranks)]
     )
-    if isinstance(found, list):
-        found = as_array(found)
+    found = as_array(found)
     if not isinstance(found, np.ndarray) or found.shape != right.shape:
         return (
             f"GPU {rank} returns {described(found)}. It should return one row for each of its {tokens} rows: "

@@ -92,8 +92,7 @@ def in_world(answer, ranks: int, tokens: int, heads: int) -> Attempt:
 
 
 def fault(rank: int, found: object, right: np.ndarray, ranks: int) -> str:
-    if isinstance(found, list):
-        found = as_array(found)
+    found = as_array(found)
     if not isinstance(found, np.ndarray) or found.shape != right.shape:
         tokens, heads, width = right.shape
         return (

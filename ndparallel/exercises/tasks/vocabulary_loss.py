@@ -87,8 +87,7 @@ def losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def fault(rank: int, found: object, right: np.ndarray, targets: np.ndarray) -> str:
-    if isinstance(found, list):
-        found = as_array(found)
+    found = as_array(found)
     if not isinstance(found, np.ndarray) or found.shape != right.shape:
         return (
             f"GPU {rank} returns {described(found)}. It should return one loss for each of {len(right)} "
