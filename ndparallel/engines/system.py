@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,13 +46,32 @@ def keep_to_core(core: int) -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back for as long as it could leave a process behind: one not yet known, or not yet
-    ended."""
+    """Hold Ctrl-C back for as long as it could leave a process behind: one not yet known, or not yet ended.
+    A process that starts in here holds it back altogether."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with interrupts_noted():
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def interrupts_noted() -> Iterator[None]:
+    """Answer Ctrl-C at the end of the block. The kernel gives it to a thread that does not hold it back, and
+    Python then answers in the main thread, whatever that holds back."""
+    answer = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or answer is None:  # C's, not Python's
+        yield
+        return
+    noted: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, answer)
+        if noted:
+            signal.raise_signal(signal.SIGINT)
 
 
 def end_with_parent(parent: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.engines import forking
 from ndparallel.engines.forking import forks, map_in_forks, places_left, take_items
+from ndparallel.engines.system import interrupts_held
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +142,22 @@ def test_ctrl_c_while_a_fork_begins_ends_the_forks_and_is_not_for_them(monkeypat
         map_in_forks(lambda number: threading.Event().wait(9), [1, 2])
     assert not multiprocessing.active_children() and not forking.AT_WORK
     assert capfd.readouterr().err == ""
+
+
+def test_ctrl_c_waits_for_the_end_of_a_block_even_where_another_thread_gets_it():
+    """Answered in between, it was lost where Python itself ran code before it came back from a fork."""
+    over, reached = threading.Event(), []
+    other = threading.Thread(target=over.wait)
+    other.start()
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            over.wait(0.05)
+            reached.append("the end")
+    finally:
+        over.set()
+        other.join()
+    assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_without_proc_forks_do_the_same(monkeypatch):
