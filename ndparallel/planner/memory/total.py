@@ -110,9 +110,8 @@ class UnitsMemory:
 
     def of_rank(self, rank: int, chunks: float) -> StageMemory:
         """The memory of a rank that keeps so many chunks in flight."""
-        job, plan, kept = self.job, self.plan, [layer.kept for layer in self.layers]
-        away = job.activations_away
-        held = on_gpu(sum(kept) * chunks / plan.chunks, most(kept), away) + self.once
+        job, plan, (kept, largest) = self.job, self.plan, self.kept
+        held = on_gpu(kept * chunks / plan.chunks, largest, job.activations_away) + self.once
         if self.message:
             place = plan.recipe.layout, plan.pp, plan.chunks, rank, plan.microbatches(job), chunks
             held = held + self.message * passed_messages(*place)
@@ -147,11 +146,17 @@ class UnitsMemory:
         return [self.layer_bytes(kind) for kind in self.kinds if kind not in ENDS]
 
     @cached_property
+    def kept(self) -> tuple[Any, Any]:
+        """The bytes that all layers keep of one microbatch, and the most of one."""
+        each = [layer.kept for layer in self.layers]
+        return sum(each), most(each)
+
+    @cached_property
     def prediction(self) -> LayerBytes:
         """The bytes of prediction layers, which are where the head is."""
         return prediction_bytes(self.job, self.plan) if "head" in self.kinds else LayerBytes(0.0, 0.0)
 
-    @property
+    @cached_property
     def once(self) -> Any:
         """The most that one layer holds while it is turned round."""
         return most(layer.once for layer in (*self.layers, self.prediction))
