@@ -99,7 +99,7 @@ class TimingQueue:
         best = np.argsort(estimates, kind="stable")[:TOGETHER]
         best = best[estimates[best] < limit]
         spent = np.cumsum(self.cost[best])
-        return best[spent <= max(self.effort / TOGETHER, *spent[:1], 0)]
+        return best[spent <= max([self.effort / TOGETHER, *spent[:1]])]
 
     def least_bounds(self, limit: float) -> np.ndarray:
         """Return the untimed plans of the least bounds, up to TOGETHER, where these are below `limit`
