@@ -327,7 +327,7 @@ ROOMS = {
         files_of("ndparallel/calibration"), ["tests/calibration", "tests/planner/test_constants.py"]
     ),
     "drawing": Room(
-        files_of("ndparallel/drawing"),
+        [*files_of("ndparallel/drawing"), *files_of("ndparallel/drawing/svg")],
         [
             "tests/drawing",
             "tests/book/test_pictures.py",

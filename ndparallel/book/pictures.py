@@ -24,18 +24,18 @@ from ndparallel.base.events import of_kinds
 from ndparallel.collective import hops
 from ndparallel.drawing.block import block_run
 from ndparallel.drawing.history import alike, memory_history, timeline
-from ndparallel.drawing.svg import draw_timelines
-from ndparallel.drawing.svg_block import draw_block
-from ndparallel.drawing.svg_crossover import draw_crossover
-from ndparallel.drawing.svg_experts import draw_experts
-from ndparallel.drawing.svg_filling import draw_filling, draw_with_memory
-from ndparallel.drawing.svg_grid import GridRun, draw_grids
-from ndparallel.drawing.svg_holders import KeptByGPU, draw_holders
-from ndparallel.drawing.svg_memory import draw_memory
-from ndparallel.drawing.svg_ring import draw_moving_ring, draw_ring
-from ndparallel.drawing.svg_schedules import draw_schedules
-from ndparallel.drawing.svg_work import draw_work
-from ndparallel.drawing.svg_zigzag import draw_zigzag
+from ndparallel.drawing.svg.block import draw_block
+from ndparallel.drawing.svg.crossover import draw_crossover
+from ndparallel.drawing.svg.experts import draw_experts
+from ndparallel.drawing.svg.filling import draw_filling, draw_with_memory
+from ndparallel.drawing.svg.grid import GridRun, draw_grids
+from ndparallel.drawing.svg.holders import KeptByGPU, draw_holders
+from ndparallel.drawing.svg.memory import draw_memory
+from ndparallel.drawing.svg.ring import draw_moving_ring, draw_ring
+from ndparallel.drawing.svg.schedules import draw_schedules
+from ndparallel.drawing.svg.timelines import draw_timelines
+from ndparallel.drawing.svg.work import draw_work
+from ndparallel.drawing.svg.zigzag import draw_zigzag
 from ndparallel.engines.task import RankResult
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.lessons.combined import grid

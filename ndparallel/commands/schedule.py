@@ -196,7 +196,7 @@ def describe(timing: Timing) -> dict[str, object]:
 
 
 def svg_of(timings: Sequence[Timing]) -> str:
-    from ndparallel.drawing.svg_schedules import draw_schedules  # only where a picture is asked for
+    from ndparallel.drawing.svg.schedules import draw_schedules  # only where a picture is asked for
 
     return draw_schedules(timings)
 

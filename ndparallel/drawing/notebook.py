@@ -5,9 +5,9 @@ Importing this module registers the pictures; `import ndparallel` and the use of
 """
 
 from ndparallel.drawing.history import MemoryHistory, Timeline
-from ndparallel.drawing.svg import draw_timelines
-from ndparallel.drawing.svg_memory import draw_memory
-from ndparallel.drawing.svg_schedules import draw_schedules
+from ndparallel.drawing.svg.memory import draw_memory
+from ndparallel.drawing.svg.schedules import draw_schedules
+from ndparallel.drawing.svg.timelines import draw_timelines
 from ndparallel.pipeline.timing import Timing
 
 PICTURES = {Timeline: draw_timelines, MemoryHistory: draw_memory, Timing: draw_schedules}

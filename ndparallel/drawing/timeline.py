@@ -54,7 +54,7 @@ class Timelines:
         yield from gantt([alike(timeline) for timeline in self.timelines], min(options.max_width, WIDTH))
 
     def _repr_svg_(self) -> str:
-        from ndparallel.drawing.svg import draw_timelines  # only where a notebook asks for it
+        from ndparallel.drawing.svg.timelines import draw_timelines  # only where a notebook asks for it
 
         return draw_timelines([alike(timeline) for timeline in self.timelines])
 

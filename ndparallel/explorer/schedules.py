@@ -10,7 +10,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.drawing.schedule_picture import peaks
-from ndparallel.drawing.svg_schedules import boxes, fused_pairs
+from ndparallel.drawing.svg.schedules import boxes, fused_pairs
 from ndparallel.explorer.setup import Control, checked, command, stops
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import RECIPES, build, written_schedules

@@ -72,7 +72,7 @@ def write_files(run: Run, names: Sequence[str], arguments: argparse.Namespace) -
                 f"there is nothing to draw into {path!r}, because no strategy ran and has kept its events."
             )
     if arguments.svg is not None:
-        from ndparallel.drawing.svg import draw_timelines  # only where a picture is asked for
+        from ndparallel.drawing.svg.timelines import draw_timelines  # only where a picture is asked for
 
         write_atomically(
             arguments.svg, draw_timelines([alike(timeline(name, run.results[name])) for name in names])

@@ -8,7 +8,7 @@ Limit  What does not fit has no bar, and says so. More than five sizes make the 
 from collections.abc import Callable, Iterator
 
 from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD
-from ndparallel.drawing.svg_parts import (
+from ndparallel.drawing.svg.parts import (
     LEFT,
     PLOT_WIDTH,
     RIGHT,

@@ -31,12 +31,12 @@ from ndparallel.drawing import notebook  # noqa: F401  registers what notebooks 
 from ndparallel.drawing.block import block_run, place_of, talks
 from ndparallel.drawing.history import Lane, MemoryHistory, Span, Timeline, alike
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FORWARD, PARTS
-from ndparallel.drawing.svg import draw_timelines
-from ndparallel.drawing.svg_block import SCALE, draw_block
-from ndparallel.drawing.svg_memory import HEADROOM, HIGHEST_SUM, draw_memory
-from ndparallel.drawing.svg_parts import PLOT_WIDTH
-from ndparallel.drawing.svg_schedules import HOLLOW_INSET, draw_schedules
-from ndparallel.drawing.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
+from ndparallel.drawing.svg.block import SCALE, draw_block
+from ndparallel.drawing.svg.memory import HEADROOM, HIGHEST_SUM, draw_memory
+from ndparallel.drawing.svg.parts import PLOT_WIDTH
+from ndparallel.drawing.svg.schedules import HOLLOW_INSET, draw_schedules
+from ndparallel.drawing.svg.timelines import draw_timelines
+from ndparallel.drawing.svg.work import BARS_LEFT, BARS_WIDTH, draw_work
 from ndparallel.lessons.registry import ROOT
 from ndparallel.model.units import ModelConfig
 from ndparallel.pipeline.catalog import build

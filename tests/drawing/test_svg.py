@@ -24,10 +24,10 @@ from ndparallel.drawing.palette import (
     TERMS,
     WAITING,
 )
-from ndparallel.drawing.svg import DETAILS, LIMIT_BYTES, draw_timelines
-from ndparallel.drawing.svg_memory import HEADROOM, HIGHEST, draw_memory
-from ndparallel.drawing.svg_parts import LEFT, PLOT_WIDTH, RIGHT, TITLE_HEIGHT, WIDTH
-from ndparallel.drawing.svg_schedules import draw_schedules
+from ndparallel.drawing.svg.memory import HEADROOM, HIGHEST, draw_memory
+from ndparallel.drawing.svg.parts import LEFT, PLOT_WIDTH, RIGHT, TITLE_HEIGHT, WIDTH
+from ndparallel.drawing.svg.schedules import draw_schedules
+from ndparallel.drawing.svg.timelines import DETAILS, LIMIT_BYTES, draw_timelines
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import time_schedule

@@ -42,7 +42,7 @@ from ndparallel.drawing.palette import (
     ink_on,
     legend_words,
 )
-from ndparallel.drawing.svg import draw_timelines
+from ndparallel.drawing.svg.timelines import draw_timelines
 from ndparallel.drawing.timeline import BLANK, BLOCKS, Timelines, axis, gantt, levels, main_activities, shares
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from gpu import si
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION
-from ndparallel.drawing.svg_parts import document, number, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part_class, stroke, titled
+from ndparallel.drawing.svg.parts import document, number, text
+from ndparallel.drawing.svg.shapes import NARROW, PART_PAINTS, box, part_class, stroke, titled
 from ndparallel.parallel.mesh import Mesh
 
 DASHES = {"tp": "", "pp": "3 4", "dp": "9 4"}

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ndparallel.drawing.palette import ACTIVITIES, IDLE, Paint
 from ndparallel.drawing.schedule_picture import ACTIVITY, NAMES, peaks, shade_of
-from ndparallel.drawing.svg_parts import (
+from ndparallel.drawing.svg.parts import (
     AXIS_HEIGHT,
     HOLLOW,
     LEFT,

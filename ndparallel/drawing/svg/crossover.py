@@ -7,8 +7,8 @@ Limit  The border between two regions lies somewhere between two squares.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ndparallel.drawing.svg_parts import document, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part_class
+from ndparallel.drawing.svg.parts import document, text
+from ndparallel.drawing.svg.shapes import NARROW, PART_PAINTS, box, part_class
 
 LEFT, TOP, HEIGHT, RIGHT = 62, 58, 40, 10
 Point = tuple[int, str]  # batch, links

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu import si
 from ndparallel.drawing.palette import ACTIVITIES, IDLE, OTHER, TERMS, WAITING
-from ndparallel.drawing.svg_parts import (
+from ndparallel.drawing.svg.parts import (
     AXIS_HEIGHT,
     LEGEND_HEIGHT,
     RIGHT,

@@ -13,8 +13,8 @@ Glossary
 
 from collections.abc import Iterator, Sequence
 
-from ndparallel.drawing.svg_parts import document, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part_class
+from ndparallel.drawing.svg.parts import document, text
+from ndparallel.drawing.svg.shapes import NARROW, PART_PAINTS, box, part_class
 
 SQUARE, TOP, LEFT, GAP, ROW = 20, 44, 34, 252, 22
 

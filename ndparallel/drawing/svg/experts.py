@@ -8,8 +8,8 @@ Limit  One layer and one microbatch.
 
 from collections.abc import Iterator, Sequence
 
-from ndparallel.drawing.svg_parts import document, number, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, part_class, stroke, titled
+from ndparallel.drawing.svg.parts import document, number, text
+from ndparallel.drawing.svg.shapes import NARROW, PART_PAINTS, box, part_class, stroke, titled
 
 COLUMNS, TOP, PITCH, WIDTH, HEIGHT = (14, 200, 386), 56, 92, 80, 70
 THICKEST = 16.0

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ndparallel.base.quoting import markup
 from ndparallel.drawing.palette import PARTS, Paint
-from ndparallel.drawing.svg_parts import HOLLOW, STROKE, number, text
+from ndparallel.drawing.svg.parts import HOLLOW, STROKE, number, text
 
 NARROW = 480  # pixels
 PART_PAINTS: dict[str, Paint] = {f"part{place}": paint for place, paint in enumerate(PARTS)}

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from gpu import si
 from ndparallel.collective.hops import Frame, Show, cells_of, name
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION
-from ndparallel.drawing.svg_parts import document, number, text
-from ndparallel.drawing.svg_shapes import NARROW, PART_PAINTS, box, line, part_class, tip
+from ndparallel.drawing.svg.parts import document, number, text
+from ndparallel.drawing.svg.shapes import NARROW, PART_PAINTS, box, line, part_class, tip
 
 CELL, BOARD_HEIGHT, FRAME_HEIGHT, MARGIN = 25, 22, 132, 10
 CORNERS = ((0, 0), (1, 0), (1, 1), (0, 1))  # of GPU 0 to 3, clockwise: columns and rows

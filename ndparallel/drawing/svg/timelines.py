@@ -26,7 +26,7 @@ from ndparallel.base.quoting import markup
 from ndparallel.base.words import ranges
 from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned
 from ndparallel.drawing.palette import ACTIVITIES, IDLE, TERMS, legend_words
-from ndparallel.drawing.svg_parts import (
+from ndparallel.drawing.svg.parts import (
     AXIS_HEIGHT,
     BOLD,
     LEFT,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from gpu import si
 from ndparallel.base.words import listed
 from ndparallel.drawing.palette import MEMORY
-from ndparallel.drawing.svg_parts import LEGEND_HEIGHT, TITLE_HEIGHT, document, legend, text
-from ndparallel.drawing.svg_shapes import NARROW, box
+from ndparallel.drawing.svg.parts import LEGEND_HEIGHT, TITLE_HEIGHT, document, legend, text
+from ndparallel.drawing.svg.shapes import NARROW, box
 
 MODEL_STATES = ("weights", "gradients", "optimizer")
 ROW_HEIGHT, ROW_GAP, GPU_GAP, LEFT = 13, 2, 14, 14

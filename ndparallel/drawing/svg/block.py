@@ -22,7 +22,7 @@ from gpu import si
 from ndparallel.base.words import count, listed
 from ndparallel.drawing.block import BlockRun
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, OTHER, PARTS
-from ndparallel.drawing.svg_parts import (
+from ndparallel.drawing.svg.parts import (
     HOLLOW,
     LEFT,
     LEGEND_HEIGHT,

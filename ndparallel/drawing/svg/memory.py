@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpu import MEMORY_KINDS, si
 from ndparallel.drawing.history import MemoryHistory
 from ndparallel.drawing.palette import MEMORY
-from ndparallel.drawing.svg_parts import (
+from ndparallel.drawing.svg.parts import (
     AXIS_HEIGHT,
     LEFT,
     LEGEND_HEIGHT,
