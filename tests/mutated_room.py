@@ -198,7 +198,8 @@ class Trials:
         with noted_at_import(self.room.files, self.at_import):
             collected = yield
             for file in self.room.files:  # also those that commands would import later
-                importlib.import_module(file.removesuffix(".py").replace("/", "."))
+                module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                importlib.import_module(module)
             return collected
 
     @pytest.hookimpl(tryfirst=True)

@@ -93,18 +93,19 @@ MPI = ("coordinator", "mpi", "world")
 COMMANDS = (
     "advise",
     "collective",
-    "explain",
-    "explain_rows",
+    "explain/__init__",
+    "explain/rows",
     "goodput",
     "mesh",
-    "plan_better",
-    "plan_measured",
-    "plan_one",
-    "plan_remedies",
-    "plan_search",
+    "plan/better_plan",
+    "plan/given",
+    "plan/measured",
+    "plan/remedies",
+    "plan/search",
     "scaling",
     "schedule",
-    "validate",
+    "shared_ports",
+    "validate/__init__",
 )
 ROOMS = {
     "clock": Room(

@@ -1,2 +1,2 @@
-"""One module a command: its docstring is its help, `add_arguments(parser)` its options, `run(arguments)` its
-work."""
+"""A module for each command, or a folder: its docstring is its help, `add_arguments(parser)` its options,
+`run(arguments)` its work."""

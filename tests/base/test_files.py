@@ -138,7 +138,7 @@ def test_an_unwritable_path_is_one_clear_sentence(tmp_path, path, reason):
             ["--model", "gpt2", "--gpus", "8", "--global-batch", "8", "--svg"],
         ),
         ("ndparallel.commands.calibrate.load_torch", "calibrate", ["--out"]),
-        ("ndparallel.commands.validate_here.load_torch", "validate", ["--here", "--save"]),
+        ("ndparallel.commands.validate.here.load_torch", "validate", ["--here", "--save"]),
         ("ndparallel.explorer.saving.saved_page", "explore", ["--save"]),
     ],
 )

@@ -11,7 +11,7 @@ from ndparallel.calibration import steps
 from ndparallel.calibration.kernels import SIZES
 from ndparallel.calibration.steps import StepCase, StepRow, step_rows
 from ndparallel.calibration.table import ThisMachine
-from ndparallel.commands.validate_here import cells
+from ndparallel.commands.validate.here import cells
 from ndparallel.hardware.accelerator import preset_of
 from ndparallel.model import costs
 

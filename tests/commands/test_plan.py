@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gpu import si
-from ndparallel.commands import plan_better
 from ndparallel.commands.command_line import main
 from ndparallel.commands.explain import explained, smallest_job
-from ndparallel.commands.explain_rows import rows_of
+from ndparallel.commands.explain.rows import rows_of
+from ndparallel.commands.plan import better_plan
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.planner.describe import cut_words, headline, layout_words, sentences
@@ -305,10 +305,10 @@ def test_a_plan_is_better_where_predictions_can_tell_or_where_the_other_does_not
 ):
     """Predictions that may be half off cannot tell 15 s from 10 s."""
     searched = SimpleNamespace(best=SimpleNamespace(seconds=10.0, plan=None), recommended="better")
-    monkeypatch.setattr(plan_better, "search_whole_too", lambda *given, **limits: searched)
-    monkeypatch.setattr(plan_better, "margin", lambda job, plan: 0.5)
+    monkeypatch.setattr(better_plan, "search_whole_too", lambda *given, **limits: searched)
+    monkeypatch.setattr(better_plan, "margin", lambda job, plan: 0.5)
     found: Any = SimpleNamespace(seconds=seconds, missing_bytes=missing, plan=Plan(), job=None)
-    assert (plan_better.better(found, FRAMEWORKS["megatron"]) is not None) == is_better
+    assert (better_plan.better(found, FRAMEWORKS["megatron"]) is not None) == is_better
 
 
 def test_explain_names_both_halves_of_a_backward_pass_in_words(capsys):

@@ -8,7 +8,7 @@ from ndparallel.calibration.kernels import SIZES, Sizes, load_torch
 from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, script, step_rows
 from ndparallel.calibration.table import ThisMachine
 from ndparallel.calibration.timing import Budget, Windows, measure_in_turn
-from ndparallel.commands import validate_here
+from ndparallel.commands.validate import here
 from ndparallel.hardware.accelerator import preset_of
 from tests.in_pytorch import needs_torch
 
@@ -27,8 +27,8 @@ def torch() -> Any:
 def test_what_a_device_measures_makes_hardware_and_predicts_a_step(torch, monkeypatch):
     monkeypatch.setitem(SIZES, "cpu", SMALL)
     monkeypatch.setitem(GRIDS, "cpu", (StepCase(1, 64, 16, 1),))
-    monkeypatch.setattr(validate_here, "WINDOWS", Windows(1, 0.0))
-    in_turn = validate_here.samplers(torch, cpu_time=False, steps_alone=False)
+    monkeypatch.setattr(here, "WINDOWS", Windows(1, 0.0))
+    in_turn = here.samplers(torch, cpu_time=False, steps_alone=False)
     samples = measure_in_turn(in_turn, 3, Budget(300), lambda words: None)
     hardware = hardware_here(MACHINE, samples)
     assert (
@@ -40,7 +40,7 @@ def test_what_a_device_measures_makes_hardware_and_predicts_a_step(torch, monkey
 
 def test_where_hardware_is_named_steps_alone_are_measured(torch, monkeypatch):
     monkeypatch.setitem(GRIDS, "cpu", (StepCase(1, 64, 16, 1),))
-    in_turn = validate_here.samplers(torch, cpu_time=False, steps_alone=True)
+    in_turn = here.samplers(torch, cpu_time=False, steps_alone=True)
     assert [*in_turn] == [*GRIDS["cpu"]]
     samples = measure_in_turn(in_turn, 3, Budget(300), lambda words: None)
     rows = [step_rows(MACHINE, samples, preset_of(name))[0] for name in ("a100-80", "h100")]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ndparallel.commands.plan_measured import way
+from ndparallel.commands.plan.measured import way
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.changes import tried
 from ndparallel.planner.difference import CAUSES, SLOW, Difference, causes_of, differences

@@ -16,7 +16,7 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import write_atomically
 from ndparallel.base.words import count
-from ndparallel.commands.validate_here import validate_here
+from ndparallel.commands.validate.here import validate_here
 from ndparallel.planner.error_bar import ERRORS, ONE_BAR, TWO_BARS, entry
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.progress import progress

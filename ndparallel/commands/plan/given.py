@@ -11,13 +11,14 @@ from rich.table import Table
 
 from gpu import si
 from ndparallel.base.words import WIDTH
-from ndparallel.commands.plan_idle import idle_options
-from ndparallel.commands.plan_measured import differences_from, show_differences
+from ndparallel.commands.plan.idle_options import idle_options
+from ndparallel.commands.plan.measured import differences_from, show_differences
+from ndparallel.commands.shared_ports import sharing_of, told_shared_ports
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.launch_flags.options import described, launch_script, script_given
 from ndparallel.launch_flags.untaken_options import untaken_hints
-from ndparallel.planner.describe import headline, parts, sentences, shared_ports
+from ndparallel.planner.describe import headline, parts, sentences
 from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.planner.picture import shown_ranks, timeline_of
@@ -29,7 +30,7 @@ from ndparallel.results.tables import quiet_table
 Predictions = dict[str, Prediction]  # by what was changed
 
 
-def run_one(arguments: argparse.Namespace) -> int:
+def run_given(arguments: argparse.Namespace) -> int:
     asked = described(arguments)
     with progress() as announce:
         announce(f"one plan, on a batch of {asked.job.global_batch:,} sequences")
@@ -77,7 +78,7 @@ class BesideThePlan:
 
     def show(self, console: Console, of_a_script: bool) -> None:
         if self.found.missing_bytes > 0:
-            from ndparallel.commands.plan_remedies import show_remedies
+            from ndparallel.commands.plan.remedies import show_remedies
 
             console.print()
             show_remedies(console, self.remedies, of_a_script)
@@ -99,7 +100,7 @@ def remedies_for(arguments: argparse.Namespace, found: Prediction) -> list[Any]:
     """What would make the plan fit, where it does not; nothing beside an emitted script."""
     if found.missing_bytes <= 0 or arguments.emit or found.job.stack.executed:
         return []
-    from ndparallel.commands.plan_remedies import remedies_typed
+    from ndparallel.commands.plan.remedies import remedies_typed
 
     with progress() as announce:
         announce("what would make it fit")
@@ -112,7 +113,7 @@ def better_than_script(arguments: argparse.Namespace, found: Prediction) -> tupl
     script = script_given(arguments)
     if not script or arguments.emit:
         return {}, []
-    from ndparallel.commands.plan_better import comparison
+    from ndparallel.commands.plan.better_plan import comparison
 
     return comparison(found, script[0])
 
@@ -149,22 +150,6 @@ def show(
     if arguments.timeline != "none":
         console.print()
         console.print(Timelines([timeline_of(found)]))
-
-
-def told_shared_ports(found: Prediction) -> list[str]:
-    """What ports add that several groups share. To replay them may take seconds: what was printed before is
-    shown first."""
-    sys.stdout.flush()
-    sharing_of(found)
-    return shared_ports(found)
-
-
-def sharing_of(found: Prediction) -> dict[str, float]:
-    """The same for JSON; nothing where they add nothing."""
-    with progress() as announce:
-        announce("what ports add that several groups share")
-        seconds = found.sharing_seconds
-    return {"sharing_seconds": seconds} if seconds else {}
 
 
 def times(found: Prediction, width: int) -> Table:

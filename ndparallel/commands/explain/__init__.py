@@ -12,8 +12,8 @@ import argparse
 from gpu import si
 from ndparallel.base.errors import check_known
 from ndparallel.base.options import at_least_one
-from ndparallel.commands.explain_rows import ExecutedRows, FrameworkRows, Row, rows_of
-from ndparallel.commands.plan_one import sharing_of, told_shared_ports
+from ndparallel.commands.explain.rows import ExecutedRows, FrameworkRows, Row, rows_of
+from ndparallel.commands.shared_ports import sharing_of, told_shared_ports
 from ndparallel.planner.describe import NEGLIGIBLE, tensor_parallel_across
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.kinds import WORDS, has_experts

@@ -1,6 +1,6 @@
 """`ndparallel plan` where the plan is to be found: the best plans of a job.
 
-Idea   What was given of the plan stays, and the rest is searched. Where no plan fits, plan_remedies.py says
+Idea   What was given of the plan stays, and the rest is searched. Where no plan fits, remedies.py says
        what would make one fit.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.base.words import option_of
-from ndparallel.commands.plan_remedies import print_remedies
+from ndparallel.commands.plan.remedies import print_remedies
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by
 from ndparallel.launch_flags.options import described, launch_script, priced, script_given
 from ndparallel.launch_flags.untaken_options import untaken_hints

@@ -25,7 +25,7 @@ from rich.console import RenderableType
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import paragraph
-from ndparallel.commands.exercise_students import grade_students
+from ndparallel.commands.exercise.students import grade_students
 from ndparallel.exercises.catalog import all_exercises, find_exercise
 from ndparallel.exercises.exercise import Exercise
 from ndparallel.exercises.folder import CHANGED, Folder

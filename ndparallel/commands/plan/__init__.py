@@ -114,12 +114,12 @@ def run(arguments: argparse.Namespace) -> int:
     arguments = with_defaults(arguments)
     if searches(arguments, given):
         refuse_measured(arguments)
-        from ndparallel.commands.plan_search import run_search
+        from ndparallel.commands.plan.search import run_search
 
         return run_search(arguments, given, words)
-    from ndparallel.commands.plan_one import run_one
+    from ndparallel.commands.plan.given import run_given
 
-    return run_one(arguments)
+    return run_given(arguments)
 
 
 def refuse_contradictions(arguments: argparse.Namespace) -> None:
