@@ -290,7 +290,11 @@ ROOMS = {
         ["tests/contention", "tests/results/test_contention.py"],
     ),
     "validation": Room(
-        [*files_of("ndparallel/validation"), "ndparallel/planner/error_bar.py"],
+        [
+            *files_of("ndparallel/validation"),
+            *files_of("ndparallel/validation/words"),
+            "ndparallel/planner/error_bar.py",
+        ],
         ["tests/validation", "tests/search/test_kinds.py", "tests/ladder/test_rung4_reality.py"],
     ),
     "goodput": Room(["ndparallel/planner/goodput.py"], ["tests/planner/test_goodput.py"]),

@@ -84,13 +84,10 @@ from ndparallel.validation.model import shape_of
 from ndparallel.validation.plan import degrees_of, global_batch, in_groups, plan_of, sharing_sequences
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.validation.software import capacity_of, framework_of, stack_of
-from ndparallel.validation.words import (
-    not_known,
-    number_of_bits,
-    number_type_of,
-    stack_of_framework,
-    states_recomputation,
-)
+from ndparallel.validation.words.frameworks import stack_of_framework
+from ndparallel.validation.words.number_types import number_of_bits, number_type_of
+from ndparallel.validation.words.recomputation import states_recomputation
+from ndparallel.validation.words.software import not_known
 
 MOST_BYTES = 16e6  # of a file of runs
 TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")

@@ -19,16 +19,11 @@ from ndparallel.planner.models.huggingface.config import SPELLINGS
 from ndparallel.planner.stack import MODULES
 from ndparallel.validation.hardware import PEAK, STATED, number_in
 from ndparallel.validation.model import ACTIVATIONS, MORE_SPELLINGS
-from ndparallel.validation.words import (
-    NOTHING,
-    SOFTWARE,
-    as_text,
-    bits_named,
-    context_parallel_named,
-    recompute_named,
-    schedule_named,
-    stage_named,
-)
+from ndparallel.validation.words.number_types import bits_named
+from ndparallel.validation.words.parallel import context_parallel_named, schedule_named, stage_named
+from ndparallel.validation.words.recomputation import recompute_named
+from ndparallel.validation.words.software import SOFTWARE
+from ndparallel.validation.words.text import NOTHING, as_text
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import legal_and_fits, time_step
 from ndparallel.validation.hardware import number_in
-from ndparallel.validation.words import year_in
+from ndparallel.validation.words.frameworks import year_in
 
 USUAL = (1, 2, 4, 8)  # sequences
 # torchtitan, pull request 1073; before, torchtitan/parallelisms/pipelining_utils.py made as many microbatches

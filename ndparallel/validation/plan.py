@@ -17,13 +17,8 @@ from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.stack import Stack
 from ndparallel.validation.hardware import number_in, numbers_in
 from ndparallel.validation.software import framework_of, recomputed
-from ndparallel.validation.words import (
-    context_parallel_named,
-    recompute_of,
-    schedule_named,
-    shards_of,
-    zero_stage,
-)
+from ndparallel.validation.words.parallel import context_parallel_named, schedule_named, shards_of, zero_stage
+from ndparallel.validation.words.recomputation import recompute_of
 
 AXES = ("tp", "pp", "dp", "ep", "cp")
 TWO_CHUNKS = "titan"  # frameworks that cut a pipeline rank in two where nobody says otherwise

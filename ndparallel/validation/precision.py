@@ -13,7 +13,7 @@ from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.hardware.disturbances import slower
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.stack import Stack
-from ndparallel.validation.words import number_of_bits
+from ndparallel.validation.words.number_types import number_of_bits
 
 SINGLE_BITS = 19  # TF32 and float32 numbers take 4 bytes
 SINGLE_OPTIMIZER_BYTES = 14  # AdamW in float32 reads 4 arrays and writes 3; in numbers of 2 bytes

@@ -13,24 +13,11 @@ from ndparallel.planner.software import STACKS
 from ndparallel.planner.stack import Stack
 from ndparallel.validation.hardware import number_in
 from ndparallel.validation.recipes import ReleaseSwitches, recipe_of
-from ndparallel.validation.words import (
-    DEEPSPEEDS_PIPELINE,
-    STATED,
-    attention_kernel,
-    cuts_experts,
-    drops_tokens,
-    gradient_bytes,
-    habits_of,
-    modules_of,
-    number_of_bits,
-    number_type_of,
-    read_software,
-    stack_name,
-    states_recomputation,
-    stops_late,
-    year_in,
-    zero_stage,
-)
+from ndparallel.validation.words.frameworks import DEEPSPEEDS_PIPELINE, attention_kernel, stack_name, year_in
+from ndparallel.validation.words.number_types import gradient_bytes, number_of_bits, number_type_of
+from ndparallel.validation.words.parallel import cuts_experts, zero_stage
+from ndparallel.validation.words.recomputation import modules_of, states_recomputation, stops_late
+from ndparallel.validation.words.software import STATED, drops_tokens, habits_of, read_software
 
 
 def framework_of(run: Mapping[str, Any]) -> str:

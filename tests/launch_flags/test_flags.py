@@ -40,7 +40,7 @@ from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stages import layers_by_stage, padded_vocab, split_of
 from ndparallel.search.search import search
-from ndparallel.validation.words import graphs_stated
+from ndparallel.validation.words.software import graphs_stated
 from tests.support.random_plans import hybrids
 
 H100 = find_hardware("h100")

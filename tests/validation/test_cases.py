@@ -27,17 +27,10 @@ from ndparallel.validation.model import shape_of, usual_ffn
 from ndparallel.validation.result import Result
 from ndparallel.validation.software import stack_of
 from ndparallel.validation.validate import PAIRS, predicted_bytes, result_of, summary
-from ndparallel.validation.words import (
-    attention_kernel,
-    cuts_experts,
-    dispatcher_named,
-    graphs_stated,
-    recompute_of,
-    recomputed_layers,
-    schedule_named,
-    stack_name,
-    zero_stage,
-)
+from ndparallel.validation.words.frameworks import attention_kernel, stack_name
+from ndparallel.validation.words.parallel import cuts_experts, schedule_named, zero_stage
+from ndparallel.validation.words.recomputation import recompute_of, recomputed_layers
+from ndparallel.validation.words.software import dispatcher_named, graphs_stated
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RUNS = {run["id"]: run for run in read_cases()}
