@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # what the table below does, in words that type checkers read
         OutOfMemoryError as OutOfMemoryError,
     )
     from ndparallel.base.errors import UserError as UserError
-    from ndparallel.drawing.history import memory_history as memory_history, timeline as timeline
+    from ndparallel.drawing.lanes import timeline as timeline
+    from ndparallel.drawing.memory import memory_history as memory_history
     from ndparallel.engines.launch import (
         DeadlockError as DeadlockError,
         RankError as RankError,
@@ -88,14 +89,14 @@ PUBLIC = {
     "find_stack": "ndparallel.planner.software:find_stack",
     "launch": "ndparallel.engines.launch:launch",
     "load_lesson": "ndparallel.lessons.registry:load",
-    "memory_history": "ndparallel.drawing.history:memory_history",
+    "memory_history": "ndparallel.drawing.memory:memory_history",
     "plan_for": "ndparallel.planner.options:plan_for",
     "predict": "ndparallel.planner.prediction:predict",
     "run_lesson": "ndparallel.lessons.table:run_lesson",
     "search_plans": "ndparallel.search.search:search",
     "software_on": "ndparallel.planner.fitted_software:software_on",
     "time_schedule": "ndparallel.pipeline.timing:time_schedule",
-    "timeline": "ndparallel.drawing.history:timeline",
+    "timeline": "ndparallel.drawing.lanes:timeline",
     "training_duration": "ndparallel.planner.goodput:duration",
 }
 __all__ = [*PUBLIC]  # noqa: PLE0604

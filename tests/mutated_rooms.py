@@ -332,7 +332,7 @@ ROOMS = {
         files_of("ndparallel/calibration"), ["tests/calibration", "tests/planner/test_constants.py"]
     ),
     "drawing": Room(
-        [*files_of("ndparallel/drawing"), *files_of("ndparallel/drawing/svg")],
+        [file for folder in ("", "/svg", "/terminal") for file in files_of(f"ndparallel/drawing{folder}")],
         [
             "tests/drawing",
             "tests/book/test_pictures.py",

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ndparallel.commands.command_line import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "ndparallel"
 FLOORS = [  # ground first
@@ -25,8 +27,18 @@ FLOORS = [  # ground first
     {"commands"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-# inside planner/, search/ and launch_flags/: folders, and files that lie beside them
+# inside the largest rooms: folders, and files that lie beside them
 FLOORS_OF_ROOM = {
+    "drawing": [
+        {"palette", "ticks"},
+        {"activities", "actions"},
+        {"spans"},
+        {"fewer_spans", "memory", "microbatches"},
+        {"lanes"},
+        {"block", "narrate", "trace"},
+        {"narrate_units", "svg"},
+        {"notebook", "terminal"},
+    ],
     "planner": [
         {"dispatchers", "launches", "optimizer_kernels"},
         {"stack_words"},
@@ -185,6 +197,17 @@ def test_within_a_large_room_too_a_floor_imports_only_from_floors_below_it(name)
         for target in of_the_project(path)
         if target.startswith(within) and target.split(".")[2] != module.split(".")[2]
         if floor[target.split(".")[2]] >= floor[module.split(".")[2]]
+    }
+    assert arrows == set()
+
+
+def test_no_command_imports_from_another():
+    arrows = {
+        (module, target)
+        for module, path in modules().items()
+        for target in of_the_project(path)
+        if (words := module.split("."))[:2] == target.split(".")[:2] == ["ndparallel", "commands"]
+        if target.split(".")[2] in {*COMMANDS} - {*words[2:3]}
     }
     assert arrows == set()
 

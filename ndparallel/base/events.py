@@ -10,8 +10,8 @@ Glossary
     MEMORY       bytes held of one of MEMORY_KINDS from here on: `what` is the kind
 """
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
 COLLECTIVE, WAIT, MEMORY = "collective", "wait", "memory"
@@ -31,6 +31,19 @@ class Event(NamedTuple):
     bytes: float = 0
     flops: float = 0
     peer: Any = None  # the other rank of a message, the ranks of a collective, the stream that was waited for
+
+
+class RankRun(Protocol):
+    """The results of one rank that pictures and tables need."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def events(self) -> Sequence[tuple]: ...
+    @property
+    def end_seconds(self) -> float: ...
+    @property
+    def peak_bytes(self) -> Mapping[str, float]: ...
 
 
 KIND = Event._fields.index("kind")  # its place in such a tuple

@@ -23,7 +23,9 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.events import of_kinds
 from ndparallel.collective import hops
 from ndparallel.drawing.block import block_run
-from ndparallel.drawing.history import alike, memory_history, timeline
+from ndparallel.drawing.fewer_spans import alike
+from ndparallel.drawing.lanes import timeline
+from ndparallel.drawing.memory import memory_history
 from ndparallel.drawing.svg.block import draw_block
 from ndparallel.drawing.svg.crossover import draw_crossover
 from ndparallel.drawing.svg.experts import draw_experts

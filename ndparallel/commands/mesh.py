@@ -21,7 +21,7 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError, check_whole
 from ndparallel.base.words import count, listed
 from ndparallel.drawing.palette import PARTS
-from ndparallel.drawing.timeline import on
+from ndparallel.drawing.terminal.timelines import on
 from ndparallel.lessons.options import hardware_from
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, OF_EXPERTS, SPANS, Mesh
 from ndparallel.results.printing import plain_console, print_json, prose

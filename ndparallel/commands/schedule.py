@@ -31,8 +31,8 @@ from ndparallel.base.functions import is_own
 from ndparallel.base.options import at_least_one
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import count, listed, option_of
-from ndparallel.drawing import schedule_picture
-from ndparallel.drawing.schedule_picture import peaks
+from ndparallel.drawing.actions import peaks
+from ndparallel.drawing.terminal import schedules as terminal_schedules
 from ndparallel.pipeline.catalog import (
     RECIPES,
     SEARCHED,
@@ -202,8 +202,8 @@ def svg_of(timings: Sequence[Timing]) -> str:
 
 
 def pictures_of(timings: Sequence[Timing], console: Console) -> list[Text]:
-    scale = schedule_picture.columns_per_second(timings, console.width)
-    return [schedule_picture.draw(timing, scale, is_plain(console), console.width) for timing in timings]
+    scale = terminal_schedules.columns_per_second(timings, console.width)
+    return [terminal_schedules.draw(timing, scale, is_plain(console), console.width) for timing in timings]
 
 
 def is_plain(console: Console) -> bool:
@@ -213,15 +213,15 @@ def is_plain(console: Console) -> bool:
 def show(
     timings: Sequence[Timing], pictures: Sequence[Text], args: argparse.Namespace, console: Console
 ) -> None:
-    scale = schedule_picture.columns_per_second(timings, console.width)
+    scale = terminal_schedules.columns_per_second(timings, console.width)
     for timing, picture in zip(timings, pictures):
         console.print(heading(timing))
         console.print(picture, no_wrap=True)
-        if missing := schedule_picture.left_out(timing, scale, console.width):
+        if missing := terminal_schedules.left_out(timing, scale, console.width):
             console.print(f"{missing} --svg FILE draws all of it.", style="dim")
         console.print()
     drawn = "".join(picture.plain for picture in pictures)
-    console.print(schedule_picture.legend(timings, is_plain(console), drawn, scale))
+    console.print(terminal_schedules.legend(timings, is_plain(console), drawn, scale))
     console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
     for remark in filter(None, map(record_remark, timings)):
         console.print()

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu import COLLECTIVE, COMPUTE, SEND, Event
-from ndparallel.base.events import of_kinds
-from ndparallel.drawing.history import RankRun
+from ndparallel.base.events import RankRun, of_kinds
 from ndparallel.engines.launch import RankResult
 from ndparallel.parallel.slices import Parameter
 

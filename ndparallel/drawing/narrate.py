@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, Event, si
+from ndparallel.base.events import RankRun
 from ndparallel.base.words import WIDTH, hanging, paragraph
-from ndparallel.drawing.history import RankRun, label
+from ndparallel.drawing.activities import label
 
 WHAT_IS_DONE = re.compile(" (send|receive) .*")  # in the name of a stream; the sentence says it anyway
 FEW = 4  # GPUs that are named one by one

@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, si
-from ndparallel.base.events import of_kinds
+from ndparallel.base.events import RankRun, of_kinds
 from ndparallel.base.words import WIDTH, count, listed, paragraph, ranges
 from ndparallel.drawing import palette
-from ndparallel.drawing.history import RankRun, Span, memory_points, phase_and_unit, timeline
+from ndparallel.drawing.activities import phase_and_unit
+from ndparallel.drawing.lanes import timeline
+from ndparallel.drawing.memory import memory_points
 from ndparallel.drawing.narrate import lines
+from ndparallel.drawing.spans import Span
 
 MOST_LINES = 60
 CONTENTS = {"F": "activations", "B": "gradients"}  # of a message from stage to stage

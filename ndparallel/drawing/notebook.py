@@ -4,7 +4,8 @@ line would write.
 Importing this module registers the pictures; `import ndparallel` and the use of any of its names does so.
 """
 
-from ndparallel.drawing.history import MemoryHistory, Timeline
+from ndparallel.drawing.memory import MemoryHistory
+from ndparallel.drawing.spans import Timeline
 from ndparallel.drawing.svg.memory import draw_memory
 from ndparallel.drawing.svg.schedules import draw_schedules
 from ndparallel.drawing.svg.timelines import draw_timelines

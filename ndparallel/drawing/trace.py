@@ -23,8 +23,10 @@ from itertools import count
 from typing import Any
 
 from gpu import MEMORY, RECEIVE, SEND, Event
-from ndparallel.base.events import of_kinds
-from ndparallel.drawing.history import RankRun, activity, label, memory_points, stream_names
+from ndparallel.base.events import RankRun, of_kinds
+from ndparallel.drawing.activities import activity, label
+from ndparallel.drawing.lanes import stream_names
+from ndparallel.drawing.memory import memory_points
 from ndparallel.drawing.palette import ACTIVITIES
 
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ndparallel.drawing.history import Timeline
+from ndparallel.drawing.spans import Timeline
 from ndparallel.pipeline.timing import Timing
 
 TASKS = Path(__file__).parent / "tasks"  # our own exercises

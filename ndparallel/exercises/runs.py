@@ -14,7 +14,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.events import of_kinds
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import count, ended
-from ndparallel.drawing.history import alike, timeline
+from ndparallel.drawing.fewer_spans import alike
+from ndparallel.drawing.lanes import timeline
 from ndparallel.engines.launch import RankResult, launch
 from ndparallel.exercises.answer import TOLD, Answer
 from ndparallel.exercises.exercise import Attempt

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.words import ended, listed
-from ndparallel.drawing.history import Timeline
-from ndparallel.drawing.schedule_picture import columns_per_second, draw, left_out, legend
-from ndparallel.drawing.timeline import Timelines
+from ndparallel.drawing.spans import Timeline
+from ndparallel.drawing.terminal.schedules import columns_per_second, draw, left_out, legend
+from ndparallel.drawing.terminal.timelines import Timelines
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.lessons.registry import ROOT
 from ndparallel.pipeline.timing import Timing

@@ -15,7 +15,9 @@ from gpu import COMPUTE, MEMORY_KINDS, WAIT, Hardware, si
 from ndparallel.base.errors import UserError, refusal_of
 from ndparallel.base.json_text import json_value
 from ndparallel.base.options import Parser
-from ndparallel.drawing.history import alike, memory_points, timeline
+from ndparallel.drawing.fewer_spans import alike
+from ndparallel.drawing.lanes import timeline
+from ndparallel.drawing.memory import memory_points
 from ndparallel.engines.task import RankResult
 from ndparallel.explorer.lanes import lanes
 from ndparallel.explorer.setup import Control, checked, command, controls_and_reason, words

@@ -7,7 +7,9 @@ from typing import Any
 
 from gpu import si
 from ndparallel.drawing import palette
-from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned, ticks
+from ndparallel.drawing.fewer_spans import joined, thinned
+from ndparallel.drawing.spans import Lane, Span, Timeline
+from ndparallel.drawing.ticks import ticks
 
 SHORTEST = 1 / 1200  # of the timeline: what is shorter is drawn together with its neighbours
 ACTIONS = (palette.FORWARD, palette.BACKWARD, palette.INPUT, palette.WEIGHT)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.drawing.schedule_picture import peaks
+from ndparallel.drawing.actions import peaks
 from ndparallel.drawing.svg.schedules import boxes, fused_pairs
 from ndparallel.explorer.setup import Control, checked, command, stops
 from ndparallel.pipeline.actions import Action, Layout, Schedule

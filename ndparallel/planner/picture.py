@@ -1,7 +1,7 @@
 """A plan's step as the lessons' picture: a lane for each pipeline rank, or for compute and communication
 where there is no pipeline.
 
-Idea   The same timings as the prediction's, as the spans that ndparallel.drawing.timeline draws.
+Idea   The same timings as the prediction's, as the spans that ndparallel.drawing.terminal.timelines draws.
 Limit  A few ranks stand for many, and few microbatches for many where all are alike; the title says which.
 """
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from ndparallel.drawing import palette
-from ndparallel.drawing.history import Lane, Span, Timeline
+from ndparallel.drawing.spans import Lane, Span, Timeline
 from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.planner.layers.breakdown import TimeBreakdown

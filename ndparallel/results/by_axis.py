@@ -17,8 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, Hardware, Link
-from ndparallel.base.events import of_kinds
-from ndparallel.drawing.history import RankRun
+from ndparallel.base.events import RankRun, of_kinds
 from ndparallel.hardware.disturbances import undisturbed
 from ndparallel.results.measure import length, minus, union
 

@@ -24,8 +24,7 @@ from math import fsum
 from typing import Any, NamedTuple
 
 from gpu import COMPUTE, MEMORY, SEND, Event, Hardware, Link, si
-from ndparallel.base.events import KIND
-from ndparallel.drawing.history import RankRun
+from ndparallel.base.events import KIND, RankRun
 from ndparallel.engines.task import RankResult
 from ndparallel.results.event_sums import Breakdown, EventSums
 

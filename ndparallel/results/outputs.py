@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.words import count, listed, option_of
-from ndparallel.drawing.history import alike, timeline
+from ndparallel.drawing.fewer_spans import alike
+from ndparallel.drawing.lanes import timeline
 from ndparallel.results.report import Run
 
 

@@ -12,8 +12,8 @@ from rich.text import Text
 from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import NO_BREAK, WIDE, WIDTH, count, listed, paragraph
-from ndparallel.drawing.history import timeline
-from ndparallel.drawing.timeline import Timelines
+from ndparallel.drawing.lanes import timeline
+from ndparallel.drawing.terminal.timelines import Timelines
 from ndparallel.results.by_axis import hierarchy
 from ndparallel.results.columns import heads
 from ndparallel.results.contention import contention_rows, most_lengthened

@@ -8,8 +8,8 @@ Limit  What the format cannot say: ranks that differ. What cannot be expressed s
 The rules for what is not stated
     GPU                   by its name (hardware/presets.toml); an unknown one by its data
                           sheet, else as the preset whose peak is nearest
-    framework             words.py; an unknown one is Megatron-Core, or PyTorch where it shards weights,
-                          with a wider error bar
+    framework             words/frameworks.py; an unknown one is Megatron-Core, or PyTorch where it shards
+                          weights, with a wider error bar
     attention             the software's; fused or not where the run says so
     model                 the preset of its name; else as GPT where the MLP has no gate, as Llama where it has
     vocabulary            32,000, SentencePiece's usual size

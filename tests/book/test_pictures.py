@@ -29,8 +29,10 @@ from ndparallel.commands import pictures as command
 from ndparallel.commands.command_line import main
 from ndparallel.drawing import notebook  # noqa: F401  registers what notebooks show
 from ndparallel.drawing.block import block_run, place_of, talks
-from ndparallel.drawing.history import Lane, MemoryHistory, Span, Timeline, alike
+from ndparallel.drawing.fewer_spans import alike
+from ndparallel.drawing.memory import MemoryHistory
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FORWARD, PARTS
+from ndparallel.drawing.spans import Lane, Span, Timeline
 from ndparallel.drawing.svg.block import SCALE, draw_block
 from ndparallel.drawing.svg.memory import HEADROOM, HIGHEST_SUM, draw_memory
 from ndparallel.drawing.svg.parts import PLOT_WIDTH

@@ -9,7 +9,7 @@ from rich.style import Style
 from rich.text import Text
 
 from ndparallel.commands.command_line import main
-from ndparallel.drawing import schedule_picture
+from ndparallel.drawing.terminal import schedules as terminal_schedules
 from ndparallel.engines import time_limit
 from ndparallel.pipeline.catalog import SEARCHED, build, written_schedules
 from ndparallel.pipeline.timing import Timing, time_schedule
@@ -30,7 +30,7 @@ def drawn(name: str, ranks=4, microbatches=8, width=100, plain=False, **times) -
     schedule = build(name, ranks, microbatches)
     timing = time_schedule(schedule, Work.of_whole_stages(schedule.chunks, **times))
     return list(
-        schedule_picture.draw(timing, schedule_picture.columns_per_second([timing], width), plain).split()
+        terminal_schedules.draw(timing, terminal_schedules.columns_per_second([timing], width), plain).split()
     )
 
 
@@ -208,8 +208,8 @@ def test_every_line_fits_100_columns(capsys, name, microbatches):
 def test_no_action_is_drawn_in_no_column_however_long_the_step(name, p2p):
     schedule = build(name, 8, 32)
     timing = time_schedule(schedule, Work.of_whole_stages(schedule.chunks, p2p=p2p, fused=1.0))
-    scale = schedule_picture.columns_per_second([timing], 100)
-    drawn = [cell for rank in range(8) for cell in schedule_picture.cells(timing, rank, scale)]
+    scale = terminal_schedules.columns_per_second([timing], 100)
+    drawn = [cell for rank in range(8) for cell in terminal_schedules.cells(timing, rank, scale)]
     assert len(drawn) == sum(map(len, schedule.actions)) and min(cell.columns for cell in drawn) >= 1
 
 
@@ -224,7 +224,7 @@ def test_a_step_too_long_for_the_picture_is_drawn_from_its_beginning_and_says_wh
 def test_the_picture_of_a_schedule_without_a_name_is_called_the_picture():
     """As that of an exercise's answer."""
     timing = time_schedule(replace(build("1f1b", 8, 32), name=""), Work.of_whole_stages(1))
-    assert schedule_picture.left_out(timing, 1.0, 100) == "The picture ends at 93 of 117."
+    assert terminal_schedules.left_out(timing, 1.0, 100) == "The picture ends at 93 of 117."
 
 
 def test_actions_far_shorter_than_the_others_do_not_stretch_the_picture_and_that_is_said(capsys):
@@ -256,7 +256,7 @@ def test_ops_and_chunks_have_their_own_colours():
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_any_two_ops_and_chunks_can_be_told_apart_however_one_sees(sight):
-    colours = [schedule_picture.shade(op, lightness) for op in "FBW" for lightness in (0, 1)]
+    colours = [terminal_schedules.shade(op, lightness) for op in "FBW" for lightness in (0, 1)]
     assert min(distance(one, other, SIGHT[sight]) for one, other in itertools.combinations(colours, 2)) > 9
 
 
@@ -280,7 +280,7 @@ def test_without_colours_letters_say_the_op_and_numbers_the_microbatch():
 
 def test_a_fused_pair_is_joined_without_colours():
     timing = time_schedule(build("dualpipev", 2, 4), Work.of_whole_stages(2))
-    assert "f2&" in schedule_picture.draw(timing, 8.0, plain=True).plain.splitlines()[0].replace(" ", "")
+    assert "f2&" in terminal_schedules.draw(timing, 8.0, plain=True).plain.splitlines()[0].replace(" ", "")
 
 
 def test_the_legend_names_what_occurs_and_no_more(capsys):
@@ -310,7 +310,7 @@ def test_the_sign_of_a_pair_is_in_the_legend_just_where_it_is_in_the_picture(cap
 
 
 def test_a_time_in_the_middle_of_a_column_is_in_that_one_however_it_was_added_up():
-    assert [schedule_picture.column(seconds, 5) for seconds in (0.3, 0.1 + 0.2, 0.31)] == [1, 1, 2]
+    assert [terminal_schedules.column(seconds, 5) for seconds in (0.3, 0.1 + 0.2, 0.31)] == [1, 1, 2]
 
 
 def test_a_pair_of_three_columns_has_room_for_its_sign():
@@ -319,7 +319,7 @@ def test_a_pair_of_three_columns_has_room_for_its_sign():
 
 def test_digits_of_large_microbatches_are_cut_from_the_left():
     timing = time_schedule(build("naive", 1, 130), Work())
-    row = schedule_picture.draw(timing, 2.0).plain.splitlines()[0]
+    row = terminal_schedules.draw(timing, 2.0).plain.splitlines()[0]
     assert row.startswith("rank 0 0  0  1  1 ") or row.startswith("rank 0 0  0   1  1  ")
     assert "29" in row and "129" in row
 

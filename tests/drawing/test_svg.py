@@ -12,7 +12,8 @@ import pytest
 
 from gpu import COMPUTE
 from ndparallel.drawing import notebook  # noqa: F401  registers what notebooks show
-from ndparallel.drawing.history import Lane, Span, Timeline, memory_history, timeline
+from ndparallel.drawing.lanes import timeline
+from ndparallel.drawing.memory import memory_history
 from ndparallel.drawing.palette import (
     ACTIVITIES,
     COMMUNICATION,
@@ -24,11 +25,12 @@ from ndparallel.drawing.palette import (
     TERMS,
     WAITING,
 )
+from ndparallel.drawing.spans import Lane, Span, Timeline
 from ndparallel.drawing.svg.memory import HEADROOM, HIGHEST, draw_memory
 from ndparallel.drawing.svg.parts import LEFT, PLOT_WIDTH, RIGHT, TITLE_HEIGHT, WIDTH
 from ndparallel.drawing.svg.schedules import draw_schedules
 from ndparallel.drawing.svg.timelines import DETAILS, LIMIT_BYTES, draw_timelines
-from ndparallel.drawing.timeline import Timelines
+from ndparallel.drawing.terminal.timelines import Timelines
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work

@@ -11,19 +11,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gpu import COLLECTIVE, COMPUTE, si
-from ndparallel.drawing.history import (
-    Lane,
-    Span,
-    Timeline,
-    alike,
-    joined,
-    label,
-    memory_history,
-    phase_and_unit,
-    thinned,
-    ticks,
-    timeline,
-)
+from ndparallel.drawing.activities import label, phase_and_unit
+from ndparallel.drawing.fewer_spans import alike, joined, thinned
+from ndparallel.drawing.lanes import timeline
+from ndparallel.drawing.memory import memory_history
 from ndparallel.drawing.palette import (
     ACTIVITIES,
     BACKWARD,
@@ -42,8 +33,19 @@ from ndparallel.drawing.palette import (
     ink_on,
     legend_words,
 )
+from ndparallel.drawing.spans import Lane, Span, Timeline
 from ndparallel.drawing.svg.timelines import draw_timelines
-from ndparallel.drawing.timeline import BLANK, BLOCKS, Timelines, axis, gantt, levels, main_activities, shares
+from ndparallel.drawing.terminal.timelines import (
+    BLANK,
+    BLOCKS,
+    Timelines,
+    axis,
+    gantt,
+    levels,
+    main_activities,
+    shares,
+)
+from ndparallel.drawing.ticks import ticks
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import load

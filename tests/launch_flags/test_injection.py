@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from ndparallel.base.quoting import visible
 from ndparallel.commands.command_line import main
-from ndparallel.drawing.history import Timeline
+from ndparallel.drawing.spans import Timeline
 from ndparallel.drawing.svg.timelines import draw_timelines
-from ndparallel.drawing.timeline import gantt
+from ndparallel.drawing.terminal.timelines import gantt
 from ndparallel.launch_flags.accelerate.write import emit_accelerate
 from ndparallel.launch_flags.deepspeed.write import emit_deepspeed
 from ndparallel.launch_flags.megatron.write import emit_megatron

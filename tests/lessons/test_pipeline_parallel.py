@@ -9,7 +9,7 @@ import pytest
 
 from gpu import COMPUTE, MEMORY, Event
 from ndparallel.base.errors import UserError
-from ndparallel.drawing.history import activity
+from ndparallel.drawing.activities import activity
 from ndparallel.drawing.palette import WEIGHT
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main as lesson_main

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpu import COMPUTE, Event
-from ndparallel.drawing.history import activity
+from ndparallel.drawing.activities import activity
 from ndparallel.drawing.palette import RECOMPUTE
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main

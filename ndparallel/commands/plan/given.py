@@ -14,7 +14,7 @@ from ndparallel.base.words import WIDTH
 from ndparallel.commands.plan.idle_options import idle_options
 from ndparallel.commands.plan.measured import differences_from, show_differences
 from ndparallel.commands.shared_ports import sharing_of, told_shared_ports
-from ndparallel.drawing.timeline import Timelines
+from ndparallel.drawing.terminal.timelines import Timelines
 from ndparallel.launch_flags.frameworks import own_refusal
 from ndparallel.launch_flags.options import described, launch_script, script_given
 from ndparallel.launch_flags.untaken_options import untaken_hints

@@ -12,11 +12,11 @@ Glossary
 
 from collections.abc import Iterator, Sequence
 
-from ndparallel.drawing.history import ticks
 from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, IDLE, MEMORY
 from ndparallel.drawing.svg.parts import document, legend, number, text
 from ndparallel.drawing.svg.schedules import DIGIT_WIDTH, boxes
 from ndparallel.drawing.svg.shapes import NARROW, box
+from ndparallel.drawing.ticks import ticks
 from ndparallel.pipeline.timing import Timing
 
 LEFT, RIGHT, ROW_HEIGHT, STRIP_HEIGHT, RANK_HEIGHT, TITLE_HEIGHT = 54, 8, 17, 20, 48, 26

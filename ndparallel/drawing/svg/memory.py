@@ -15,7 +15,7 @@ Glossary
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpu import MEMORY_KINDS, si
-from ndparallel.drawing.history import MemoryHistory
+from ndparallel.drawing.memory import MemoryHistory
 from ndparallel.drawing.palette import MEMORY
 from ndparallel.drawing.svg.parts import (
     AXIS_HEIGHT,

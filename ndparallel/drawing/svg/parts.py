@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gpu import si
 from ndparallel.base.quoting import markup
-from ndparallel.drawing.history import ticks
 from ndparallel.drawing.palette import (
     ACTIVITIES,
     COMMUNICATION,
@@ -28,6 +27,7 @@ from ndparallel.drawing.palette import (
     Paint,
     ink_on,
 )
+from ndparallel.drawing.ticks import ticks
 
 WIDTH, LEFT, RIGHT = 660, 76, 24  # narrow enough for a phone, wide enough for the numbers of microbatches
 PLOT_WIDTH = WIDTH - LEFT - RIGHT

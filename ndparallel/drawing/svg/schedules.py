@@ -1,7 +1,7 @@
 """Timed pipeline schedules as small SVG files: a panel for each, a row for each rank, the number of its
 microbatch in every action.
 
-Idea   What `ndparallel.drawing.schedule_picture` draws on the terminal, in the same colours, with exact
+Idea   What `ndparallel.drawing.terminal.schedules` draws on the terminal, in the same colours, with exact
        lengths, all on one axis of time.
 Cost   About 50 bytes for every action.
 Limit  The number of a narrow action is small, and below LEAST_HEIGHT pixels it is left out.
@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ndparallel.drawing.actions import ACTIVITY, NAMES, peaks, shade_of
 from ndparallel.drawing.palette import ACTIVITIES, IDLE, Paint
-from ndparallel.drawing.schedule_picture import ACTIVITY, NAMES, peaks, shade_of
 from ndparallel.drawing.svg.parts import (
     AXIS_HEIGHT,
     HOLLOW,

@@ -24,8 +24,9 @@ from typing import NamedTuple
 from gpu import COMPUTE, si
 from ndparallel.base.quoting import markup
 from ndparallel.base.words import ranges
-from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned
+from ndparallel.drawing.fewer_spans import joined, thinned
 from ndparallel.drawing.palette import ACTIVITIES, IDLE, TERMS, legend_words
+from ndparallel.drawing.spans import Lane, Span, Timeline
 from ndparallel.drawing.svg.parts import (
     AXIS_HEIGHT,
     BOLD,

@@ -1,0 +1,1 @@
+"""The operations of each kind of attention, on one rank."""

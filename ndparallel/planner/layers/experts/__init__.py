@@ -1,0 +1,1 @@
+"""The operations of a mixture's experts: routing, dispatch, matrices."""

@@ -26,7 +26,7 @@ from rich.text import Text
 from gpu import COMPUTE, si
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH, ranges
-from ndparallel.drawing.history import Lane, Timeline, alike, ticks
+from ndparallel.drawing.fewer_spans import alike
 from ndparallel.drawing.palette import (
     ACTIVITIES,
     COMMUNICATION,
@@ -37,6 +37,8 @@ from ndparallel.drawing.palette import (
     ink_on,
     legend_words,
 )
+from ndparallel.drawing.spans import Lane, Timeline
+from ndparallel.drawing.ticks import ticks
 
 BLANK = " "
 BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"  # eighths

@@ -24,20 +24,18 @@ from rich.style import Style
 from rich.text import Text
 
 from ndparallel.base.words import listed
-from ndparallel.drawing.history import ticks
-from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, IDLE, INPUT, TERMS, WEIGHT, ink_on
-from ndparallel.pipeline.actions import Action, Layout
+from ndparallel.drawing.actions import ACTIVITY, NAMES, shade_of
+from ndparallel.drawing.palette import ACTIVITIES, IDLE, TERMS, ink_on
+from ndparallel.drawing.ticks import ticks
+from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import Timing
 
-ACTIVITY = {"F": FORWARD, "B": BACKWARD, "I": INPUT, "W": WEIGHT}
 PALEST = 0.45  # how far the last of a rank's chunks is from its colour to white
 WHITE = ColorTriplet(255, 255, 255)
 IDLE_DOT = "·"
-NAMES = {op: TERMS.get(activity, activity) for op, activity in ACTIVITY.items()}
 WIDEST = 4  # columns for the shortest action: a short step need not fill the screen
 # of the longest action: no picture is stretched for one that is shorter still, so it may have no column
 SHORTEST = 1 / 4
-
 
 Label = Callable[["Cell"], tuple[str, Style | str]]
 
@@ -138,11 +136,6 @@ def column(seconds: float, scale: float) -> int:
     return math.ceil(seconds * scale - 0.5 - 1e-6)
 
 
-def shade_of(layout: Layout, chunk: int) -> float:
-    """Return 0 for the first chunk of a rank, 1 for the last, and shares between."""
-    return chunk / max(layout.chunks - 1, 1)
-
-
 def shade(op: str, lightness: float) -> str:
     """Return the colour of an op, from its own (0) to its palest (1)."""
     own = Color.parse(ACTIVITIES[ACTIVITY[op]].light).get_truecolor()
@@ -204,10 +197,3 @@ def notes_on(timings: Sequence[Timing], plain: bool, drawn: str, scale: float) -
     if any(min(timing.lengths) * scale < digits(timing) for timing in timings):
         notes.append("a number without room: its last digits")
     return ", ".join(notes)
-
-
-def peaks(by_rank: Sequence[int], most: int = 4) -> str:
-    """Write the peaks of all ranks, one by one where they are at most `most`, else their range."""
-    if len(set(by_rank)) == 1:
-        return f"{by_rank[0]} each"
-    return " ".join(map(str, by_rank)) if len(by_rank) <= most else f"{min(by_rank)} to {max(by_rank)}"
