@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from ndparallel.base.errors import UserError, check_known
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.report import Run, Sweep
-from ndparallel.training.job import BatchError, DegreeError, Job
+from ndparallel.training.cuts import BatchError, DegreeError
+from ndparallel.training.job import Job
 
 Program = Callable[..., Any]  # a rank program: (gpu, job) -> Outcome
 

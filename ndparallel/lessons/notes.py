@@ -13,7 +13,8 @@ from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.runner import MOST_WITH_EVENTS
 from ndparallel.results.report import Run
-from ndparallel.training.job import Job, check_batch
+from ndparallel.training.cuts import check_batch
+from ndparallel.training.job import Job
 
 
 def sizes_only_notes(job: Job, run: Run) -> Iterator[str]:
