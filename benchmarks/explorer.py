@@ -11,7 +11,6 @@ Run    python benchmarks/explorer.py        (needs the extra `browser`, and a ch
 
 import argparse
 import shutil
-import sys
 import threading
 from collections.abc import Iterator
 from itertools import product
@@ -20,6 +19,7 @@ from typing import Any
 
 from busy import busy
 
+from ndparallel.base.errors import UserError, guarded
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import ASIDE, SCREENS, known
 from ndparallel.explorer.server import Explorer
@@ -61,11 +61,13 @@ def milliseconds(tab: Any, screen: str) -> list[list[float]]:
 
 
 def sync_playwright() -> Any:
-    """Playwright's driver. Ends with a sentence where it is not installed."""
+    """Playwright's driver. Raises UserError where it is not installed."""
     try:
         from playwright import sync_api
     except ModuleNotFoundError:
-        sys.exit("Playwright is not installed: install it with pip install -e '.[browser]', and a chromium.")
+        raise UserError(
+            "Playwright is not installed: install it with pip install -e '.[browser]', and a chromium."
+        ) from None
     return sync_api.sync_playwright()
 
 
@@ -93,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

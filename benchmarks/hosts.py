@@ -20,6 +20,7 @@ from gpu import CLASSROOM, GPU  # before numpy: it sets one BLAS thread a GPU
 # isort: split
 import numpy as np
 
+from ndparallel.base.errors import UserError, guarded
 from ndparallel.engines.launch import Ranks, join
 from ndparallel.engines.world import default_engine
 from tests.support.two_hosts import missing, two_hosts
@@ -64,13 +65,17 @@ def measure() -> None:
 
 def measure_on_two_hosts() -> None:
     if sentence := missing():
-        sys.exit(sentence)
+        raise UserError(sentence)
     with tempfile.TemporaryDirectory() as folder, two_hosts(Path(folder)) as hosts:
         out, err = hosts.mpirun(RANKS, "-m", "mpi4py", __file__).communicate()
         print(out or err, end="")
 
 
-if __name__ == "__main__":
+def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     join([])
     measure() if default_engine() == "mpi" else measure_on_two_hosts()
+
+
+if __name__ == "__main__":
+    raise SystemExit(guarded(main))

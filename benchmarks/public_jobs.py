@@ -6,10 +6,11 @@ Idea   A list has a row for each public script, or repository. What a benchmark 
 
 import argparse
 import csv
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from ndparallel.base.errors import UserError
 
 Row = dict[str, str]
 
@@ -59,10 +60,10 @@ def number_read(jobs: Iterable[PublicJob], way: str) -> int:
 
 
 def clone_of(repository: str, clones: Path) -> Path:
-    """The clone of "owner/name" in a folder. Ends the program where there is none."""
+    """The clone of "owner/name" in a folder. Raises UserError where there is none."""
     owner, name = repository.split("/")
     places = (clones / owner / name, clones / f"{owner}+{name}", clones / f"{owner}+{name}" / "repo")
     there = [place for place in places if any((place / inner).exists() for inner in (".git", "HEAD"))]
     if not there:
-        sys.exit(f"there is no clone of {repository} in {clones}: clone it to {places[0]}.")
+        raise UserError(f"there is no clone of {repository} in {clones}: clone it to {places[0]}.")
     return there[0]

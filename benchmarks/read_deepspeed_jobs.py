@@ -17,7 +17,7 @@ from typing import Any
 
 from public_jobs import PublicJob, Row, count_read, rows_of
 
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, guarded
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.deepspeed.read import read_deepspeed
 from ndparallel.launch_flags.reading import Beside
@@ -74,4 +74,4 @@ def refusal(text: str, path: Path, way: str, **given: Any) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from public_jobs import PublicJob, Row, count_read, number_read, rows_of
 
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, guarded
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.megatron.read import read_megatron
 from ndparallel.launch_flags.options import numbered
@@ -52,4 +52,4 @@ def refusal(text: str, row: Row, way: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

@@ -39,6 +39,8 @@ from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from time import perf_counter
 
+from ndparallel.base.errors import guarded
+
 ROOT = Path(__file__).resolve().parent.parent
 FLOOR = ("-c", "import numpy, rich.console, rich.table")
 JOB = "--model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192"
@@ -64,7 +66,15 @@ def children_seconds() -> float:
     return sum(getrusage(RUSAGE_CHILDREN)[:2])
 
 
-def main(rounds: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rounds", type=int, nargs="?", default=7)
+    compare(parser.parse_args().rounds)
+
+
+def compare(rounds: int) -> None:
     floors: list[float] = []
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     spent: dict[str, list[float]] = {name: [] for name in COMMANDS}
@@ -87,8 +97,4 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("rounds", type=int, nargs="?", default=7)
-    main(parser.parse_args().rounds)
+    raise SystemExit(guarded(main))

@@ -25,6 +25,7 @@ import numpy as np
 from busy import busy
 
 from collectives import Group, all_reduce
+from ndparallel.base.errors import guarded
 from ndparallel.engines.launch import Ranks, launch
 from ndparallel.engines.system import usable_cores
 
@@ -98,7 +99,7 @@ def beside(mine: list[float], theirs: list[float]) -> str:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     for programs in dict.fromkeys((0, 1, len(usable_cores()))):
         print(f"beside {programs} busy programs:")
@@ -107,3 +108,7 @@ if __name__ == "__main__":
     start = time.perf_counter()
     launch(start_reduce_end, 64, CLASSROOM, 64)
     print(f"64 ranks start, all-reduce and end: {time.perf_counter() - start:.2f} s")
+
+
+if __name__ == "__main__":
+    raise SystemExit(guarded(main))

@@ -29,11 +29,17 @@ def test_the_explorers_benchmark_says_what_to_install():
     run = "sys.argv = ['explorer.py']; runpy.run_path({path!r}, run_name='__main__')"
     code = (WITHOUT + run).format(folder=str(BENCHMARKS), path=str(BENCHMARKS / "explorer.py"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("Playwright is not installed: ") and ".[browser]" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: Playwright is not installed: ") and ".[browser]" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["lockstep.py", "messages.py"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_benchmark_ends_as_commands_do(name):
+    """Quietly where nobody reads it any longer, and with one sentence after a UserError."""
+    assert (BENCHMARKS / name).read_text().count("raise SystemExit(guarded(") == 1
+
+
+@pytest.mark.parametrize("name", ["lockstep.py", "messages.py", "transport.py"])
 def test_a_benchmark_that_nobody_reads_any_longer_ends_without_a_traceback(name):
     """As with `| head`: each prints a line before it measures."""
     reader, writer = os.pipe()
