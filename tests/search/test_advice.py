@@ -122,6 +122,15 @@ def test_the_microbatch_is_the_largest_that_fits_with_as_little_computed_again_a
     assert rules.branches[-1].numbers == {"micro_batch": max(fitting[first]) if first else 0}
 
 
+@pytest.mark.parametrize(("plan", "asked"), [
+    (Plan(tp=8, dp=2), ["how much PP until it fits?"]),
+    (Plan(tp=2, pp=4, dp=2), ["how much PP until it fits?", "16 microbatches or more?", "interleave PP4?"]),
+])  # fmt: skip
+def test_only_a_pipeline_is_asked_for_its_microbatches_and_chunks(plan, asked):
+    rules = GuideRules(LLAMA, 16)
+    assert rules.ask_pipeline(plan) == plan and [branch.question for branch in rules.branches] == asked
+
+
 def test_where_no_pipeline_fits_the_longest_is_said_not_to():
     rules = GuideRules(LLAMA, 16)
     assert rules.no_pipeline_fits(Plan(tp=2, cp=2)) == Plan(tp=2, cp=2, pp=4)

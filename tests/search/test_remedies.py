@@ -255,6 +255,14 @@ def test_an_optimizer_on_the_host_comes_with_the_zero_1_that_frameworks_have_it_
     assert found["plan"]["zero"] == 1 and "megatron" in found["launched_by"]
 
 
+def test_an_optimizer_goes_to_the_host_of_a_plan_that_has_zero_1_without_another_word_of_it(capsys):
+    words = "plan --model llama-3-70b --gpus 16 --tp 8 --zero 1 --global-batch 64 --sequence 8192"
+    found = [
+        one["option"] for one in answer(capsys, words)["remedies"] if "--offload optimizer" in one["option"]
+    ]
+    assert found and not any("--zero" in option for option in found)
+
+
 @pytest.mark.parametrize("alone", ["--emit deepspeed", "--csv"])
 def test_where_no_plan_fits_a_script_that_is_not_written_leaves_the_remedies_among_the_errors(capsys, alone):
     words = HOBBY.replace("--gpus 1", "--gpus 2").split()

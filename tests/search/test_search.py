@@ -39,6 +39,7 @@ from ndparallel.search.candidates import (
     shares_of,
 )
 from ndparallel.search.guide_rules import SMALL
+from ndparallel.search.no_plan import nothing_left
 from ndparallel.search.pruning import LACKS, reason
 from ndparallel.search.search import Found, search
 from ndparallel.search.space import SearchSpace, families, layouts, module_sets
@@ -325,6 +326,15 @@ def test_modules_that_run_again_never_make_a_step_shorter():
         for modules in module_sets(some):
             again = replace(plan, recompute="selective", recompute_modules=modules)
             assert time_step(some, plain).seconds <= time_step(some, again).seconds * (1 + ROUNDING), again
+
+
+def test_where_no_layout_is_legal_the_three_rules_that_most_of_them_break_are_told():
+    job = TrainingJob(find_model("deepseek-v3"), find_hardware("h100"), find_stack("megatron-core"), 4096, 56)
+    space = SearchSpace(job, 56, {"tp": 7, "ep": 3}, job.hardware.memory_bytes)
+    told = str(
+        nothing_left(space, Counter({"the third": 2, "the fourth": 1, "the first": 9, "the second": 3}))
+    )
+    assert "the first (9 layouts); the second (3 layouts); the third (2 layouts)." in told
 
 
 def test_the_modules_that_are_tried_do_not_depend_on_the_order_of_the_rows(monkeypatch):

@@ -1,4 +1,5 @@
-"""The picture of `ndparallel scaling`: its words lie inside of it, and can be read."""
+"""`ndparallel scaling`: the table that circulates fills its GPUs; the words of its picture lie inside of that,
+and can be read."""
 
 import re
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ndparallel.search.scaling import Point
+from ndparallel.search.scaling import USUAL, Point
 from ndparallel.search.scaling_svg import BAR, scaling_svg
 from tests.support.svg_text import outside, words_of
 
@@ -18,6 +19,13 @@ def picture(sizes, name="llama-3-8b") -> str:
     best: Any = SimpleNamespace(mfu=0.5, tokens_per_second_per_gpu=1e3)
     points = [Point(size, 128, best, "", None) for size in sizes]
     return scaling_svg(name, {"weak": points, "strong": points})
+
+
+@pytest.mark.parametrize("gpus", USUAL)
+def test_the_degrees_of_the_table_that_circulates_fill_its_gpus(gpus):
+    usual = USUAL[gpus]
+    assert usual.tp * usual.pp * usual.dp == gpus
+    assert all(0 < least < most < 1 for least, most in (usual.efficiency, usual.mfu))
 
 
 @pytest.mark.parametrize("sizes", [SIZES[:1], SIZES, range(1, 33)], ids=len)
