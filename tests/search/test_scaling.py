@@ -1,5 +1,5 @@
-"""`ndparallel scaling`: the table that circulates fills its GPUs; the words of its picture lie inside of that,
-and can be read."""
+"""`ndparallel scaling`: the table that circulates fills its GPUs; the words of its picture lie inside of
+that, and can be read."""
 
 import re
 from types import SimpleNamespace
