@@ -136,18 +136,22 @@ def choice_error(fraction: float, plans: int) -> float:
 
 def simplest(job: TrainingJob, equals: Sequence[Timed]) -> Timed:
     """The plan of fewest dimensions, then with tp inside a node; of what is left and takes the same time, one
-    with even stages, then about the most free memory, then fewest chunks, then nothing recomputed."""
+    with even stages, then about the most free memory, then fewest chunks, no replicas, nothing recomputed."""
     fewest = min(complexity(job, one.plan) for one in equals)
     alike = [one for one in equals if complexity(job, one.plan) == fewest]
     same = [one for one in alike if one.seconds <= alike[0].seconds * (1 + SAME)]
     even = [one for one in same if not is_uneven(job, one.plan)] or same
     shares = [memory_share(job, one.plan) for one in even]
     roomy = [one for one, share in zip(even, shares) if share <= min(shares) + ROOM]
-    return min(roomy, key=lambda one: (one.plan.chunks, recomputes(one.plan), one.seconds))
+    return min(roomy, key=lambda one: (*choices(one.plan), one.seconds))
 
 
 def complexity(job: TrainingJob, plan: Plan) -> tuple[int, bool]:
     return len(kind_of(plan) & {*DIMENSIONS}), plan.tp > job.hardware.gpus_per_node
+
+
+def choices(plan: Plan) -> tuple[int, bool, bool]:
+    return plan.chunks, plan.shards > 0, recomputes(plan)
 
 
 def is_uneven(job: TrainingJob, plan: Plan) -> bool:

@@ -7,8 +7,8 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides the ranks tha
 Cost   some microseconds for every layout.
 Limit  Left out is what only has another name: ZeRO that shards nothing (but the lowest stage that is asked
        for, and ZeRO-1 and 3 where frameworks ask for them), ZeRO-2 in a pipeline of FSDP, schedules without a
-       pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding over fewer
-       ranks than there are (HSDP) there is one that fills a node, if no number is asked for.
+       pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Sharding over fewer
+       ranks than there are (HSDP) fills 1, 2, 4, 8 ... nodes, if no number is asked for.
        Modules that run again are the CHEAP ones, and only where a plan lacks memory without, or its
        activations go to the host. `outside` names what else is priced where it is asked for, and never
        searched.
@@ -170,17 +170,30 @@ def by_shards(
     job: TrainingJob, rows: np.ndarray, zero: int, fixed: Fixed
 ) -> Iterator[tuple[int, np.ndarray]]:
     """All layouts with shards over all of dp and cp; and of ZeRO-3 those of which fewer ranks hold all
-    shards, with all experts, and the others replicas (HSDP): as many as are asked for, or those of a node."""
+    shards, with all experts, and the others replicas (HSDP): as many as are asked for, or those of a node,
+    of 2, of 4, and so on."""
     tp, ranks = rows[:, 0], rows[:, DEGREES.index("dp")] * rows[:, DEGREES.index("cp")]
     parts = Plan(tp=tp, ep=rows[:, DEGREES.index("ep")]).expert_parts(job.stack)
     in_node = np.gcd(ranks, np.maximum(1, job.hardware.gpus_per_node // tp))
     given = "shards" in fixed
-    for shards in fixed_values(fixed, "shards") if given else (0, *sorted({*in_node.tolist()})):
-        wanted = given or (in_node == shards) & (shards > 1) & (shards < ranks)
+    for shards in fixed_values(fixed, "shards") if given else (0, *numbers_of_shards(in_node, ranks)):
+        wanted = given or fills_nodes(shards, in_node) & (shards > 1) & (shards < ranks)
         whole = (zero == 3) & (ranks % max(1, shards) == 0) & (tp * shards % parts == 0)
         some_rows = rows[whole & wanted] if shards else rows
         if len(some_rows):
             yield shards, some_rows
+
+
+def numbers_of_shards(in_node: np.ndarray, ranks: np.ndarray) -> list[int]:
+    """Every number of ranks that fill 1, 2, 4, 8 ... nodes, of layouts that have so many in a node."""
+    most = max(ranks.tolist(), default=0)
+    return sorted({first << k for first in {*in_node.tolist()} for k in range((most // first).bit_length())})
+
+
+def fills_nodes(shards: int, in_node: np.ndarray) -> np.ndarray:
+    """Which layouts have so many ranks in 1, 2, 4, 8 ... nodes."""
+    nodes = shards // in_node
+    return (shards % in_node == 0) & (nodes & (nodes - 1) == 0)
 
 
 def schedules(layers: int, pp: int, fixed: Fixed) -> list[tuple[str, int]]:
@@ -209,10 +222,10 @@ def runs(job: TrainingJob, name: str, pp: int, microbatches: np.ndarray) -> np.n
 def outside(job: TrainingJob, beside: bool = False) -> str:
     """Name the options of a plan that no search sets; `beside` says that plans with the other kind of experts
     were searched, too."""
-    some, more = "No plan of the search has --recompute-layers", other_experts(job, beside)
-    if not (sets := module_sets(job)):
-        return f"{some} or --stage-layers.{more}"
-    return f"{some}, --stage-layers, or --recompute-modules beyond {listed(sets[0])}.{more}"
+    shards = "--shards over a number of nodes that is no power of 2"
+    sets = [f"--recompute-modules beyond {listed(found[0])}"] if (found := module_sets(job)) else []
+    options = listed(["--recompute-layers", "--stage-layers", *sets, shards], "or")
+    return f"No plan of the search has {options}.{other_experts(job, beside)}"
 
 
 def other_experts(job: TrainingJob, beside: bool) -> str:

@@ -158,6 +158,8 @@ def merit(job: TrainingJob, take: Prediction, best: Prediction) -> str:
         if take.plan.chunks < best.plan.chunks:
             fewer = count(take.plan.chunks, "chunk")
             return f"it has {fewer} on a pipeline rank where the fastest has {best.plan.chunks}"
+        if best.plan.shards and not take.plan.shards:
+            return "it has no replicas of its shards"
         if recomputes(best.plan) and not recomputes(take.plan):
             return "it recomputes nothing"
     return f"it leaves {si(freed, 'B')} more of the memory free"

@@ -125,11 +125,12 @@ MORE, LESS = Plan(dp=64, zero=1), Plan(dp=64, zero=3)  # memory
         (interleaved(3), interleaved(4), "all its stages have the same number of layers"),
         (MORE, LESS, "it leaves 43.6 GB more of the memory free"),
         (interleaved(8), interleaved(4), "it has 4 chunks on a pipeline rank where the fastest has 8"),
+        (Plan(dp=64, zero=3, shards=32), LESS, "it has no replicas of its shards"),
         (interleaved(4, recompute="selective"), interleaved(4), "it recomputes nothing"),
     ],
 )
 def test_of_plans_as_fast_with_as_many_dimensions_the_simplest_is_taken_and_why_is_said(fastest, taken, why):
-    """Inside a node, then even stages, then free memory, then few chunks, then nothing computed twice."""
+    """Inside a node, then even stages, free memory, few chunks, no replicas, nothing computed twice."""
     seconds = time_step(LLAMA, taken).seconds
     assert simplest(LLAMA, [Timed(fastest, seconds), Timed(taken, seconds)]).plan == taken
     assert merit(LLAMA, predict(LLAMA, taken), predict(LLAMA, fastest)) == why

@@ -21,7 +21,7 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import is_folded, violations
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.prediction import peak_memory, predict, time_step
+from ndparallel.planner.prediction import legal_and_fits, peak_memory, predict, time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.search import timing_queue
 from ndparallel.search.advice import advise
@@ -538,17 +538,28 @@ def test_the_lessons_own_software_is_refused():
         search(replace(job(), stack=find_stack("pocket")), 8)
 
 
-def test_a_node_is_a_replica_only_where_its_ranks_have_all_experts():
-    """8 GPUs a node: ep 16 would leave one expert's states no whole number of ranks of a node's."""
+def test_nodes_are_a_replica_only_where_their_ranks_have_all_experts():
+    """8 GPUs a node, 4 nodes: of ep 32 an expert's states would be on no whole number of two nodes' ranks."""
     mixture = job("qwen3-30b-a3b")
     plans = [*families(layouts(mixture, 32, {"pp": 1}, Counter()), mixture, {"zero": 3, "recompute": "none"})]
     hybrid = [plan for plan in plans if plan.shards]
-    assert {8} <= {plan.shards for plan in hybrid}
-    assert max(int(plan.ep.max()) for plan in hybrid) == 8 < max(int(plan.ep.max()) for plan in plans)
+    assert {8, 16} <= {plan.shards for plan in hybrid}
+    assert max(int(plan.ep.max()) for plan in hybrid) == 16 < max(int(plan.ep.max()) for plan in plans)
     assert all((plan.tp * plan.shards % plan.ep == 0).all() for plan in hybrid)
 
 
-@pytest.mark.parametrize("shards", [4, 16])
+def test_replicas_of_several_nodes_are_searched_and_no_neighbour_is_faster():
+    """Rings over all of 1,024 GPUs have eight times the hops of rings over 128; the weights fit on these."""
+    there = replace(job("llama-3-70b"), stack=find_stack("torchtitan-compiled"), global_batch=1024)
+    found = search(there, 1024, {"pp": 1})
+    assert found.best.plan.shards > there.hardware.gpus_per_node // found.best.plan.tp
+    others = [replace(found.best.plan, shards=shards) for shards in (0, 8, 16, 32, 64, 128, 256)]
+    fitting = [one for one in others if legal_and_fits(there, one, there.usable_bytes())]
+    times = [time_step(there, one).seconds for one in fitting]
+    assert found.best.seconds <= min(times) and found.best.seconds < 0.98 * times[0]
+
+
+@pytest.mark.parametrize("shards", [2, 4])
 def test_shards_that_fill_no_node_are_searched_where_they_are_asked_for(shards):
     some = job("llama-3-8b")
     best = search(some, 64, {"shards": shards, "pp": 1}, top=1).best
