@@ -52,6 +52,7 @@ MEGATRON_CORE = Stack(
     early_gates=True,
     keeps_cast=True,
     dummy_gradients=True,
+    replicas_last=True,
     vocabulary_multiple=128,
     chooses_modules=True,
     pp_overlaps_chunks=True,

@@ -177,6 +177,10 @@ class FSDPSettings:
     # (set_requires_gradient_sync(False) in all but the last; FSDPParam.to_accumulated_grad_if_needed in
     # torch/distributed/fsdp/_fully_shard/_fsdp_param.py)
     whole_between: bool = False
+    # replicas sum their shards of gradients once a step, behind the last microbatch, and not behind each
+    # (outer_fsdp_group_grad_reduce in megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py);
+    # in a pipeline, which that software does not have with FSDP, behind each
+    replicas_last: bool = False
     # over a single rank, too: "always", for the types that it casts to (_mesh_exist in
     # torchtitan/distributed/parallel_dims.py), or where tp cuts the model, "tp", so that the optimizer finds
     # all weights alike (KempnerInstitute/KempnerForge, kempnerforge/distributed/setup.py, init_distributed)

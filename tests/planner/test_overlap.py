@@ -265,6 +265,19 @@ def test_gradients_that_stay_from_one_microbatch_to_the_next_are_reduced_once():
     assert whole / each == pytest.approx((4 * 2 * 2 + 4) / (4 * (2 * 2 + 4)), rel=0.01)
 
 
+def test_replicas_of_shards_sum_once_a_step_in_megatron_and_in_torch_behind_every_microbatch():
+    """On links between nodes where nothing hides, which replicas of a node's shards alone send over:
+    outer_fsdp_group_grad_reduce in Megatron's megatron_fsdp.py is true of the last microbatch."""
+    slow = replace(find_hardware("h100"), across=Link(0.0, 1e6))
+
+    def seconds(software, microbatches):
+        job = TrainingJob(find_model("llama-3-8b"), slow, find_stack(software), 4096, 64 * microbatches)
+        return time_step(job, Plan(dp=64, zero=3, shards=8)).seconds
+
+    ratios = [seconds(software, 4) / seconds(software, 1) for software in ("megatron-core", "torchtitan")]
+    assert ratios == pytest.approx([1, 4], rel=0.01)
+
+
 def test_gradients_are_sent_once_those_of_the_bucket_before_have_arrived():
     """On lines of different groups the second could otherwise travel beside the first."""
     unit = UnitCost([TimeBreakdown(compute=FORWARD)], [TimeBreakdown(compute=BACKWARD)])

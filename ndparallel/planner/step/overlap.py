@@ -14,7 +14,7 @@ Glossary
     gather    collectives that make its weights whole again
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -181,10 +181,24 @@ def fully_sharded(
 
 
 def without(buckets: Sequence[BucketCost], *names: str) -> list[BucketCost]:
-    """The buckets of a microbatch that reduces, or adds, no gradients; what was equal is so again."""
+    """The buckets of a microbatch that reduces, or adds, no gradients."""
     none: dict[str, Any] = dict.fromkeys(names, ())
+    return each_once(buckets, lambda bucket: replace(bucket, **none))
+
+
+def without_replicas(buckets: Sequence[BucketCost]) -> list[BucketCost]:
+    """The buckets of a microbatch that sums over shards, and not over their replicas."""
+
+    def inside(bucket: BucketCost) -> BucketCost:
+        return replace(bucket, reduce=[one for one in bucket.reduce if one.group != "replicas"])
+
+    return each_once(buckets, inside)
+
+
+def each_once(buckets: Sequence[BucketCost], change: Callable[[BucketCost], BucketCost]) -> list[BucketCost]:
+    """The buckets changed; what was equal is so again."""
     unlike = {id(bucket): bucket for bucket in buckets}
-    known = {key: replace(bucket, **none) for key, bucket in unlike.items()}
+    known = {key: change(bucket) for key, bucket in unlike.items()}
     return [known[id(bucket)] for bucket in buckets]
 
 

@@ -25,6 +25,7 @@ from ndparallel.planner.step.overlap import (
     replicated,
     sharded_gradients,
     without,
+    without_replicas,
 )
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.streams import StreamClock, longest
@@ -118,16 +119,19 @@ def run_microbatches(
 def run_fully_sharded(
     streams: StreamClock, work: Workload, buckets: Sequence[BucketCost], microbatches: int
 ) -> None:
-    """FSDP's microbatches; some software reduces the gradients of the last one alone. What the host adds to
-    those of the first one waits for the reduction, and the next layer for it: copies that are added at once
-    block (foreach_reduce in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, to_accumulate_grad)."""
+    """FSDP's microbatches; some software reduces the gradients of the last one alone, or those of replicas.
+    What the host adds to those of the first one waits for the reduction, and the next layer for it: copies
+    that are added at once block (foreach_reduce in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
+    to_accumulate_grad)."""
     stack, reshard = work.job.stack, gathers_again(work.job, work.plan)
-    whole = microbatches - 1 if stack.whole_between else 0
-    first = 1 if work.job.states_away else microbatches - whole
+    replicas_last = stack.replicas_last and work.plan.shards > 0
+    before = microbatches - 1 if stack.whole_between or replicas_last else 0
+    partly = without(buckets, "reduce") if stack.whole_between else without_replicas(buckets)
+    first = 1 if work.job.states_away else microbatches - before
     for times, each, overlap in (
-        (whole, without(buckets, "reduce", "added"), stack.dp_overlap),
+        (before, without(partly, "added"), stack.dp_overlap),
         (first, without(buckets, "added"), stack.dp_overlap),
-        (microbatches - whole - first, buckets, False),
+        (microbatches - before - first, buckets, False),
     ):
         for _ in streams.repeats(times):
             fully_sharded(streams, each, stack.prefetch, overlap, reshard)

@@ -190,5 +190,8 @@ def travel_of(pricing: Pricing) -> Travel:
 
 
 def sum_over(pricing: Pricing, unit: Sequence, groups: Sequence[str]) -> Any:
-    """Seconds of a unit's collectives over these groups, one after another."""
-    return sum((pricing.seconds_alone(one) for one in unit if one.group in groups), 0.0)
+    """Seconds of a unit's collectives over these groups, one after another, for every microbatch."""
+    several = pricing.plan.microbatches(pricing.job) > 1
+    once = {"replicas": 1.0 - several} if pricing.job.stack.replicas_last else {}
+    found = (pricing.seconds_alone(one) * once.get(one.group, 1.0) for one in unit if one.group in groups)
+    return sum(found, 0.0)
