@@ -222,7 +222,7 @@ def runs(job: TrainingJob, name: str, pp: int, microbatches: np.ndarray) -> np.n
 def outside(job: TrainingJob, beside: bool = False) -> str:
     """Name the options of a plan that no search sets; `beside` says that plans with the other kind of experts
     were searched, too."""
-    shards = "--shards over a number of nodes that is no power of 2"
+    shards = "--shards over other than 1, 2, 4, 8 ... nodes"
     sets = [f"--recompute-modules beyond {listed(found[0])}"] if (found := module_sets(job)) else []
     options = listed(["--recompute-layers", "--stage-layers", *sets, shards], "or")
     return f"No plan of the search has {options}.{other_experts(job, beside)}"
