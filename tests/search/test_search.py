@@ -328,6 +328,17 @@ def test_modules_that_run_again_never_make_a_step_shorter():
             assert time_step(some, plain).seconds <= time_step(some, again).seconds * (1 + ROUNDING), again
 
 
+def test_modules_run_again_where_these_leave_just_enough_memory_free():
+    """Two layers, of which full recomputation holds one whole: it leaves 5 GB more free."""
+    some = replace(
+        job("mixtral-8x7b", batch=8, sequence=32768), shape=replace(find_model("mixtral-8x7b"), layers=2)
+    )
+    again = Plan(dp=8, ep=8, zero=1, recompute="selective", recompute_modules=("layernorm", "moe_act"))
+    fixed = {name: getattr(again, name) for name in ("tp", "pp", "dp", "cp", "ep", "zero")}
+    found = candidates(SearchSpace(some, 8, fixed, peak_memory(some, again).total * (1 + ROUNDING)))
+    assert again in [found.plan(place) for place in range(len(found.rows))]
+
+
 def test_where_no_layout_is_legal_the_three_rules_that_most_of_them_break_are_told():
     job = TrainingJob(find_model("deepseek-v3"), find_hardware("h100"), find_stack("megatron-core"), 4096, 56)
     space = SearchSpace(job, 56, {"tp": 7, "ep": 3}, job.hardware.memory_bytes)
