@@ -177,6 +177,16 @@ def test_a_bound_of_1f1b_knows_of_the_messages_that_every_second_microbatch_wait
     assert 0.6 < lower_bound(job, Plan(pp=4)).seconds[0] / time_step(job, Plan(pp=4)).seconds <= 1
 
 
+def test_a_bound_of_few_microbatches_knows_that_one_follows_the_other_through_the_slowest_chunk():
+    """Two of them: without F and B of the second one, where they take longest, the bound is below 0.97."""
+    job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 64)
+    plan = Plan(
+        tp=4, pp=2, dp=4, chunks=3, micro_batch=8, zero=1, sequence_parallel=True,
+        recompute="full", schedule="interleaved",
+    )  # fmt: skip
+    assert 0.98 < lower_bound(job, plan).seconds[0] / time_step(job, plan).seconds <= 1
+
+
 def test_plans_whose_rows_stay_on_their_rank_are_bounded_among_others_as_by_themselves():
     """Their dispatcher is another: Megatron-Core's DeepEP needs several ranks."""
     job = any_job(random.Random(0), {"experts": ALL})
