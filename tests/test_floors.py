@@ -61,6 +61,7 @@ FLOORS_OF_ROOM = {
         {"fixed"},
         {"space", "rows", "guide_rules"},
         {"pruning", "no_plan"},
+        {"some_layers"},
         {"candidates"},
         {"timing_queue"},
         {"kinds"},

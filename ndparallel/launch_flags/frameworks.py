@@ -25,7 +25,14 @@ from ndparallel.launch_flags.megatron import rules as megatron_rules
 from ndparallel.launch_flags.megatron.read import read_megatron
 from ndparallel.launch_flags.megatron.write import emit_megatron
 from ndparallel.launch_flags.reading import Beside, Reading
-from ndparallel.launch_flags.rules import LaunchRule, is_none_of, obeyed, refuse, refuse_beyond_positions
+from ndparallel.launch_flags.rules import (
+    LaunchRule,
+    is_none_of,
+    obeyed,
+    recomputes_some_layers,
+    refuse,
+    refuse_beyond_positions,
+)
 from ndparallel.launch_flags.torchtitan import rules as torchtitan_rules
 from ndparallel.launch_flags.torchtitan import write as torchtitan
 from ndparallel.launch_flags.torchtitan.read import read_torchtitan
@@ -97,6 +104,11 @@ class Framework:
                     f"{self.release} has no {option_of(name)} {getattr(plan, name)}; take {known}."
                 )
         return text
+
+    @property
+    def has_some_layers(self) -> bool:
+        """Whether it can recompute some layers of a stage, and keep the others."""
+        return all(rule.breaks is not recomputes_some_layers for rule in self.rules)
 
     def refuse_without_bf16(self, job: TrainingJob) -> None:
         """Raise UserError for a GPU that lacks what all scripts here ask for, and which is priced by fp16."""

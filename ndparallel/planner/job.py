@@ -236,7 +236,7 @@ class Plan:
     shards: Any = 0
     sequence_parallel: bool = False
     recompute: str = "none"
-    recompute_layers: int = 0  # with full recomputation: the first so many layers of a stage, 0 for all
+    recompute_layers: Any = 0  # with full recomputation: the first so many layers of a stage, 0 for all
     # with selective recomputation: what runs again, out of MODULES; (): the software's own
     recompute_modules: tuple[str, ...] = ()
     schedule: str = "1f1b"

@@ -28,8 +28,9 @@ from ndparallel.search.bounds.lower_bound import least_work
 from ndparallel.search.bounds.plan_table import DEGREES
 from ndparallel.search.fixed import allowed
 from ndparallel.search.pruning import Part, RowGroup, one_part, part_of_lengths
-from ndparallel.search.rows import starts_of
-from ndparallel.search.space import SearchSpace, at, families, layouts, schedules
+from ndparallel.search.rows import starts_of, taken
+from ndparallel.search.some_layers import with_some_layers
+from ndparallel.search.space import SearchSpace, at, chooses_layers, families, layouts, schedules
 
 FEW_PLANS = 500_000  # that are priced before a fork has started and sent its own
 # plans that are priced in the time that the columns of a row take, and a group besides its plans
@@ -59,7 +60,7 @@ class Candidates:
         family = int(np.searchsorted(self.starts, self.rows[place], side="right")) - 1
         group = self.groups[self.group[place]]
         row = int(self.rows[place] - self.starts[family])
-        return at(self.families[family], row, group.schedule, group.chunks)
+        return at(self.families[family], row, group.schedule, group.chunks, group.recompute_layers)
 
     def split(self, memory_bytes: float) -> tuple["Candidates", "Candidates"]:
         """Those that hold at most so many bytes, and the others."""
@@ -78,6 +79,24 @@ class Candidates:
             places = places[seconds[places] <= np.partition(seconds[places], count)[:count].max()]
         return places[np.lexsort((self.memory_bytes[places], seconds[places]))][:count]
 
+    def by_schedule(self, places: np.ndarray) -> list[Plan]:
+        """The plans at these places, those of one family and schedule as an array."""
+        rows, group = self.rows[places], self.group[places]
+        family = np.searchsorted(self.starts, rows, side="right") - 1
+        names = np.array([one.schedule for one in self.groups])[group]
+        chunks, found = np.array([one.chunks for one in self.groups])[group], []
+        for number, name in sorted({*zip(family.tolist(), names.tolist())}):
+            mine = (family == number) & (names == name)
+            plans = taken(self.families[number], rows[mine] - self.starts[number], DEGREES)
+            found.append(replace(plans, schedule=name, chunks=chunks[mine]))
+        return found
+
+    @property
+    def nothing_again(self) -> np.ndarray:
+        """Which plans recompute nothing."""
+        none = [np.full(len(family.tp), family.recompute == "none") for family in self.families]
+        return np.concatenate(none)[self.rows]
+
     @property
     def searched(self) -> np.ndarray:
         """Which plans have a schedule that is searched for."""
@@ -89,10 +108,13 @@ class Candidates:
         return np.concatenate([family.microbatches(job) for family in self.families])[self.rows]
 
 
-def candidates(space: SearchSpace, executor: Executor | None = None, priced_bytes: float = 0.0) -> Candidates:
+def candidates(
+    space: SearchSpace, executor: Executor | None = None, priced_bytes: float = 0.0, near: float = 1.0
+) -> Candidates:
     """Enumerate, prune and price: pipelines of different lengths beside one another, by an executor or else
     in forks. Plans up to `priced_bytes` are priced though they do not fit, and count as rejected. Layouts
-    with folded experts come behind all others, and only those that may be as fast."""
+    with folded experts come behind all others, and only those that may be as fast; then plans that recompute
+    some layers, those that may take `near` times as long or less."""
     rejected: Counter[str] = Counter()
     space = replace(space, fixed=values_of(space.frameworks) | dict(space.fixed))
     found = Candidates(rejected=rejected)
@@ -103,6 +125,9 @@ def candidates(space: SearchSpace, executor: Executor | None = None, priced_byte
         quick = may_take_less(space, table[folded], seconds_of_one(space, found))
         rejected[SLOWER] += int((~quick).sum())
         add_layouts(found, space, table[folded][quick], priced_bytes, executor)
+    if len(found.rows) and chooses_layers(space):
+        add_some_layers(found, space, priced_bytes, near)
+        found = found.where(found.memory_bytes <= max(space.memory_bytes, priced_bytes))
     found.rejected = +found.rejected  # without what was counted as 0
     return found
 
@@ -154,6 +179,25 @@ def shares_of(plans: dict[int, int], most: int) -> list[list[int]]:
     for length in sorted(plans, key=plans.__getitem__, reverse=True):
         min(shares, key=lambda share: sum(map(plans.__getitem__, share))).append(length)
     return [sorted(share) for share in shares if share]
+
+
+def add_some_layers(found: Candidates, space: SearchSpace, priced_bytes: float, near: float) -> None:
+    """Add plans that recompute as few layers as fit; and those with as few as hold up to `priced_bytes`."""
+    seconds, most = seconds_of_one(space, found), space.memory_bytes
+    found.legal += add_fewest(found, space, most, near * seconds)
+    if priced_bytes > most:
+        add_fewest(found, space, priced_bytes, seconds)
+
+
+def add_fewest(found: Candidates, space: SearchSpace, memory_bytes: float, seconds: float) -> int:
+    """Add plans that recompute as few layers as fit `memory_bytes`, in place of those that recompute nothing
+    and do not, and whose bound is at most so many seconds. Return how many."""
+    wanted = found.nothing_again & (found.memory_bytes > memory_bytes) & (found.seconds <= seconds)
+    number = len(found.rows)
+    for nothing in found.by_schedule(np.flatnonzero(wanted)):
+        plans, part = with_some_layers(space, nothing, memory_bytes)
+        add(found, [plans], part)
+    return len(found.rows) - number
 
 
 def add(found: Candidates, every: list[Plan], part: Part) -> None:

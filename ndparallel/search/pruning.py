@@ -32,18 +32,20 @@ from ndparallel.search.bounds.plan_table import PlanTable, joined, take
 from ndparallel.search.bounds.time_columns import time_tables
 from ndparallel.search.fixed import Fixed
 from ndparallel.search.rows import among, bases_of, in_one, narrowed, taken, union
-from ndparallel.search.space import SearchSpace, runs, schedules
+from ndparallel.search.space import SearchSpace, chooses_layers, runs, schedules
 
 LACKING = "does not fit: lacks "  # how reasons of too much memory begin
 LACKS = (1, 4, 16, 64, 256)  # GB: the groups in which plans that do not fit are counted
 
 
 class RowGroup(NamedTuple):
-    """What the rows of a group share: a schedule, its chunks, and the length of the pipeline."""
+    """What the rows of a group share: a schedule, its chunks, the length of the pipeline, and with full
+    recomputation how many layers of a stage run again, 0 for all."""
 
     schedule: str
     chunks: int
     pp: int
+    recompute_layers: int = 0
 
 
 COLUMNS = ("groups", "rows", "seconds", "memory_bytes")  # of a part
@@ -152,6 +154,10 @@ class PlanSelection:
         return with_own_jobs(self.space.frameworks, self.job)
 
     @cached_property
+    def chooses_layers(self) -> bool:
+        return chooses_layers(self.space)
+
+    @cached_property
     def bases(self) -> np.ndarray:
         """The base of every row."""
         return bases_of(self.families)
@@ -192,9 +198,10 @@ class PlanSelection:
             legal = legal & among(rows.bases, only[group])
         self.part.legal += int(legal.sum())
         self.part.rejected.update(too_much((memory - most)[legal & (memory > most)]))
-        left = fitting = np.flatnonzero(legal & (memory <= most))
-        if self.priced_bytes > most:
-            left = np.flatnonzero(legal & (memory <= self.priced_bytes))
+        fitting, wanted = np.flatnonzero(legal & (memory <= most)), memory <= max(most, self.priced_bytes)
+        if only is None and self.chooses_layers:
+            wanted |= self.fit_recomputed(rows, memory)
+        left = np.flatnonzero(legal & wanted)
         retried = (self.lacking(rows, memory) if only is None else fitting) if self.others else fitting[:0]
         return PrunedGroup(group, rows.numbers[left], memory[left], rows.bases[retried])
 
@@ -210,6 +217,15 @@ class PlanSelection:
             able = runs(self.job, name, pp, microbatches) & one_has(self.launchers, scheduled)
             masks = np.broadcast_to(able, (len(chunks), len(plans.tp)))
             found |= {RowGroup(name, number, pp): mask for number, mask in zip(chunks, masks)}
+        return found
+
+    def fit_recomputed(self, rows: RowTable, memory: np.ndarray) -> np.ndarray:
+        """Which plans run nothing again and lack memory that they have with full recomputation. They are
+        priced for those that run some layers again (some_layers.py)."""
+        found, fits = np.zeros(len(memory), dtype=bool), np.zeros(int(rows.bases.max()) + 1, dtype=bool)
+        nothing, full = rows.by_recompute["none"], rows.by_recompute["full"]
+        fits[rows.bases[full]] = memory[full] <= max(self.space.memory_bytes, self.priced_bytes)
+        found[nothing] = (memory[nothing] > self.space.memory_bytes) & fits[rows.bases[nothing]]
         return found
 
     def lacking(self, rows: RowTable, memory: np.ndarray) -> np.ndarray:

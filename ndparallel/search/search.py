@@ -26,7 +26,7 @@ from ndparallel.planner.legality import below_one, word_violations
 from ndparallel.planner.prediction import Prediction, legal_and_fits, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
 from ndparallel.search.fixed import Fixed, check_fixed, fixed_values
-from ndparallel.search.kinds import SAME, best_of_kinds, equals_of, simplest, time_kinds
+from ndparallel.search.kinds import NEAR, SAME, best_of_kinds, equals_of, simplest, time_kinds
 from ndparallel.search.no_plan import nothing_left
 from ndparallel.search.pruning import LACKING
 from ndparallel.search.space import SearchSpace
@@ -126,7 +126,7 @@ def search(
     """
     space = space_of(job, gpus, fixed or {}, frameworks, headroom, max_memory)
     most = job.hardware.memory_bytes if tight and max_memory is None else 0.0
-    found, others = fitting_candidates(space, executor, most)
+    found, others = fitting_candidates(space, executor, most, NEAR if kinds else 1.0)
     given = [plan for plan in also if legal_and_fits(job, plan, space.memory_bytes)]
     timed, queue = time_best(job, found, top, effort, given, executor)
     unsure = gap(found, queue, timed)
@@ -178,11 +178,11 @@ def space_of(
 
 
 def fitting_candidates(
-    space: SearchSpace, executor: Executor | None, priced_bytes: float
+    space: SearchSpace, executor: Executor | None, priced_bytes: float, near: float
 ) -> tuple[Candidates, Candidates]:
     """The legal plans that fit, priced, and those that do not and hold at most `priced_bytes`. Raises
     UserError where none fits."""
-    found, others = candidates(space, executor, priced_bytes).split(space.memory_bytes)
+    found, others = candidates(space, executor, priced_bytes, near).split(space.memory_bytes)
     if not found.legal:
         raise nothing_left(space, found.rejected)
     if not len(found.seconds):

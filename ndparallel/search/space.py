@@ -10,8 +10,8 @@ Limit  Left out is what only has another name: ZeRO that shards nothing (but the
        pipeline, one chunk of interleaved (eager 1F1B) and of breadth-first (GPipe). Sharding over fewer
        ranks than there are (HSDP) fills 1, 2, 4, 8 ... nodes, if no number is asked for.
        Modules that run again are the CHEAP ones, and only where a plan lacks memory without, or its
-       activations go to the host. `outside` names what else is priced where it is asked for, and never
-       searched.
+       activations go to the host; some layers of a stage are those of some_layers.py. `outside` names what
+       else is priced where it is asked for, and never searched.
 
 Glossary
     layout   degrees and the size of a microbatch
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.words import listed
-from ndparallel.launch_flags.frameworks import whose
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, whose
 from ndparallel.launch_flags.megatron.rules import precision_aware
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill, divisors
 from ndparallel.pipeline.catalog import RECIPES
@@ -219,13 +219,25 @@ def runs(job: TrainingJob, name: str, pp: int, microbatches: np.ndarray) -> np.n
     return microbatches >= RECIPES[name].fewest_microbatches(pp, not job.stack.executed)
 
 
-def outside(job: TrainingJob, beside: bool = False) -> str:
+def chooses_layers(space: SearchSpace) -> bool:
+    """Whether plans are searched that recompute some layers of a stage: both all and none can be, and a
+    framework has it; none that has it trains adapters. Where activations go to the host a layer that runs
+    again may make a step shorter, so that the fewest that fit need not be the fastest."""
+    both = {"none", "full"} <= {*allowed(WORDS["recompute"], space.fixed, "recompute")}
+    job = space.job
+    able = [FRAMEWORKS[name].has_some_layers and not job.adapters for name in space.frameworks]
+    return both and not job.activations_away and (any(able) or not able)
+
+
+def outside(space: SearchSpace, beside: bool = False) -> str:
     """Name the options of a plan that no search sets; `beside` says that plans with the other kind of experts
     were searched, too."""
+    job, fewest = space.job, chooses_layers(space)
+    layers = " Of --recompute-layers the fewest that fit are tried: more take no less time." * fewest
     shards = "--shards over other than 1, 2, 4, 8 ... nodes"
     sets = [f"--recompute-modules beyond {listed(found[0])}"] if (found := module_sets(job)) else []
-    options = listed(["--recompute-layers", "--stage-layers", *sets, shards], "or")
-    return f"No plan of the search has {options}.{other_experts(job, beside)}"
+    options = listed([*["--recompute-layers"] * (not fewest), "--stage-layers", *sets, shards], "or")
+    return f"No plan of the search has {options}.{layers}{other_experts(job, beside)}"
 
 
 def other_experts(job: TrainingJob, beside: bool) -> str:
@@ -243,7 +255,8 @@ def other_experts(job: TrainingJob, beside: bool) -> str:
     )
 
 
-def at(plans: Plan, row: int, schedule: str, chunks: int) -> Plan:
+def at(plans: Plan, row: int, schedule: str, chunks: int, recompute_layers: int = 0) -> Plan:
     """One of an array of plans, with a schedule."""
     numbers: dict[str, Any] = {name: int(getattr(plans, name)[row]) for name in DEGREES}
-    return replace(plans, **numbers, schedule=schedule, chunks=chunks)
+    group: dict[str, Any] = {"schedule": schedule, "chunks": chunks, "recompute_layers": recompute_layers}
+    return replace(plans, **numbers, **group)

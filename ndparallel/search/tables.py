@@ -68,9 +68,9 @@ def certainty(found: Found) -> str:
         f"step was computed, for {count(found.timed, 'plan')} the step itself."
     )
     if found.gap < 0.0005:
-        return f"{counted} None of the others can be faster. {outside(found.job, found.beside)}"
+        return f"{counted} None of the others can be faster. {outside(found.space, found.beside)}"
     sure = f"By its bound none of the others can be more than {found.gap:.1%} faster than the first."
-    return f"{counted} {sure} {outside(found.job, found.beside)}"
+    return f"{counted} {sure} {outside(found.space, found.beside)}"
 
 
 def as_json(found: Found, tokens: float, price: float | None = None) -> dict[str, Any]:
@@ -96,16 +96,14 @@ def answer_json(job: TrainingJob, answer: Prediction, tokens: float, price: floa
 
 def as_csv(answers: Iterable[Prediction]) -> str:
     """One line a plan, under a line of names."""
-    text = io.StringIO()
+    text, fields = io.StringIO(), (*PLAN_FIELDS, "recompute_layers")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        [*PLAN_FIELDS, *FIGURES, "memory_bytes", "bound_by", "bound_ratio", "name", "launched_by"]
-    )
+    writer.writerow([*fields, *FIGURES, "memory_bytes", "bound_by", "bound_ratio", "name", "launched_by"])
     for answer in answers:
         values = answer.as_dict()
         writer.writerow(
             [
-                *(values["plan"][name] for name in PLAN_FIELDS),
+                *(values["plan"][name] for name in fields),
                 *(values[name] for name in FIGURES),
                 answer.fullest.total,
                 *bound(answer),

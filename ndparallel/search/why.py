@@ -19,7 +19,7 @@ from ndparallel.planner.job import Plan
 from ndparallel.planner.plan_name import AXES, degrees_of, name_of, parsed_name
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.search.search import Found, best_of
-from ndparallel.search.space import outside
+from ndparallel.search.space import SearchSpace, outside
 
 SHOWN = 0.005  # of the step: what differs by less is left out
 
@@ -33,7 +33,7 @@ class WhyNot:
     recommended: Prediction
     other: Prediction | None
     why_not: tuple[str, ...]
-    searched: bool = False  # as the best of its degrees
+    searched: SearchSpace | None = None  # of which it is the best
 
     @property
     def differences(self) -> dict[str, float]:
@@ -58,17 +58,17 @@ def compare_with_recommended(found: Found, asked: str) -> WhyNot:
     """The plan of this name, or the best of these degrees where the name has no more. Raises UserError for
     what is no name."""
     given = parsed_name(asked)
-    searched = given.keys() <= {*AXES}
+    space = with_degrees(found, given) if given.keys() <= {*AXES} else None
     try:
-        other = best_of_degrees(found, given) if searched else named(found, given)
+        other = best_of(space) if space else named(found, given)
     except UserError as reason:
         return WhyNot(asked, found.recommended, None, (str(reason),))
-    return WhyNot(asked, found.recommended, other, tuple(obstacles(found, other)), searched)
+    return WhyNot(asked, found.recommended, other, tuple(obstacles(found, other)), space)
 
 
-def best_of_degrees(found: Found, given: dict[str, Any]) -> Prediction:
-    fixed = {axis: 1 for axis in AXES if axis != "dp"} | given
-    return best_of(replace(found.space, fixed=fixed))
+def with_degrees(found: Found, given: dict[str, Any]) -> SearchSpace:
+    """The search's plans of these degrees."""
+    return replace(found.space, fixed={axis: 1 for axis in AXES if axis != "dp"} | given)
 
 
 def named(found: Found, given: dict[str, Any]) -> Prediction:
@@ -100,7 +100,8 @@ def sentences(why: WhyNot) -> list[str]:
         return [f"Why not {why.asked}: {why.why_not[0]}"]
     mine, other = why.recommended, why.other
     takes = compare_durations(other.seconds, mine.seconds)
-    best = [f"It is the best of {degrees_of(other.plan)} in the search. {outside(mine.job)}"] * why.searched
+    space, degrees = why.searched, degrees_of(other.plan)
+    best = [f"It is the best of {degrees} in the search. {outside(space)}"] if space else []
     return [
         f"Why not {name_of(other.plan)}: it {takes} {'as' if takes.endswith('as long') else 'than'} "
         f"{name_of(mine.plan)}. {balance(why)}",

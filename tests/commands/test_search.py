@@ -95,6 +95,16 @@ def test_what_is_given_beside_search_and_what_is_fixed_stays(capsys):
         assert max(stage["total"] for stage in each["memory_bytes_per_stage"]) <= 60 * 2**30
 
 
+def test_json_csv_and_the_sentences_tell_how_many_layers_of_a_stage_a_plan_recomputes(capsys):
+    job = ["plan", "--model", "llama-3-8b", "--hardware", "rtx-4090", "--gpus", "8", "--global-batch", "16"]
+    first = next(csv.DictReader(io.StringIO(printed(capsys, *job, "--csv"))))
+    best = json.loads(printed(capsys, *job, "--json"))["plans"][0]
+    layers = best["plan"]["recompute_layers"]
+    assert layers > 0 and int(first["recompute_layers"]) == layers
+    assert best["name"] == first["name"] and best["name"].endswith(f",full{layers}")
+    assert "Of --recompute-layers the fewest that fit are tried" in " ".join(printed(capsys, *job).split())
+
+
 def test_csv_has_one_line_for_each_plan_with_its_degrees(capsys):
     rows = list(csv.DictReader(io.StringIO(printed(capsys, "plan", *JOB, "--csv", "--top", "3"))))
     assert len(rows) == 3 and all(

@@ -53,9 +53,10 @@ class StagePartition:
 
 
 @lru_cache(maxsize=4096)
-def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str) -> StagePartition:
-    units, places = units_in(shape), places_of(shape)
-    every = kinds_by_stage(shape, pp * chunks)
+def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str, recomputed: int = 0) -> StagePartition:
+    some_kept = recomputed > 0
+    units, places = units_in(shape, some_kept), places_of(shape, some_kept)
+    every = kinds_by_stage(shape, pp * chunks, recomputed)
     counted = {kinds: counts_of(kinds, units, places) for kinds in {*every}}
     stages = np.array([counted[kinds] for kinds in every])
     whole = Layout(layout, pp, chunks)

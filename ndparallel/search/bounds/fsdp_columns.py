@@ -14,9 +14,10 @@ from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.numbers import either
 from ndparallel.planner.stages import gathers_again, keeps_gradients, keeps_weights, kinds_by_stage
 from ndparallel.planner.step.paired import share_in_pairs
-from ndparallel.search.bounds.plan_table import OF_UNITS, Lines, Passes, Travel, units_in
+from ndparallel.search.bounds.plan_table import OF_UNITS, Lines, Passes, Travel, some_kept, units_of
 from ndparallel.search.bounds.sharded import (
     ByUnit,
+    Place,
     UnitTimes,
     busier_line,
     places_of,
@@ -71,7 +72,7 @@ def forward_waits(pricing: Pricing, passes: Passes, alone: Lines, travel: Travel
     job, (_, gathering) = pricing.job, travel
     compute = unit_times(pricing, passes[0], alone[0])
     gather = by_unit(pricing, [np.maximum(*lines) for lines in zip(*gathering)])
-    return [wait_of_forward(place, job.stack, compute, gather) for place in places_of(job.shape)]
+    return [wait_of_forward(place, job.stack, compute, gather) for place in places_in_plans(pricing)]
 
 
 def backward_waits(pricing: Pricing, passes: Passes, alone: Lines, travel: Travel) -> list[Any]:
@@ -82,9 +83,14 @@ def backward_waits(pricing: Pricing, passes: Passes, alone: Lines, travel: Trave
     reducing = times_each(reducing, either(keeps_gradients(job, plan), 0.0, 1.0))
     again = times_each(gathering, either(keeps_weights(job, plan), 0.0, 1.0) * gathers_again(job, plan))
     (kinds,) = kinds_by_stage(job.shape, 1)
-    counts = [kinds.count(kind) for kind in units_in(job.shape)]
+    counts = [kinds.count(kind) for kind in units_of(job, plan)]
     reduce, gather = (by_unit(pricing, each) for each in busier_line(counts, reducing, again))
-    return [wait_of_backward(place, job.stack, compute, gather, reduce) for place in places_of(job.shape)]
+    return [wait_of_backward(place, job.stack, compute, gather, reduce) for place in places_in_plans(pricing)]
+
+
+def places_in_plans(pricing: Pricing) -> tuple[Place, ...]:
+    """Every place that a unit of these plans can have."""
+    return places_of(pricing.job.shape, some_kept(pricing.plan))
 
 
 def unit_times(pricing: Pricing, seconds: list[Any], alone: list[Any]) -> UnitTimes:
@@ -93,4 +99,4 @@ def unit_times(pricing: Pricing, seconds: list[Any], alone: list[Any]) -> UnitTi
 
 
 def by_unit(pricing: Pricing, seconds: list[Any]) -> ByUnit:
-    return {None: 0.0, **dict(zip(units_in(pricing.job.shape), seconds))}
+    return {None: 0.0, **dict(zip(units_of(pricing.job, pricing.plan), seconds))}

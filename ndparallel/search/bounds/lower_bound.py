@@ -16,8 +16,9 @@ Glossary
     tail      seconds behind a rank's last action: gradients, weights and optimizer that nothing hides
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,13 @@ from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.stack import Stack
+from ndparallel.planner.stages import layers_by_stage
 from ndparallel.planner.step.paired import share_in_pairs
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.fullest import peak_bytes
 from ndparallel.search.bounds.memory_columns import memory_table
 from ndparallel.search.bounds.pipeline_bound import PipelineBound, through
-from ndparallel.search.bounds.plan_table import DEGREES, PlanTable, take, weighted_sum, whole
+from ndparallel.search.bounds.plan_table import DEGREES, PlanTable, some_kept, take, weighted_sum, whole
 from ndparallel.search.bounds.tails import reduced_every_microbatch, step_tails
 from ndparallel.search.bounds.time_columns import (
     none_of_parts,
@@ -43,7 +45,7 @@ from ndparallel.search.bounds.time_columns import (
     to_hide,
 )
 
-NUMBERS = (*DEGREES, "chunks")
+NUMBERS = (*DEGREES, "chunks", "recompute_layers")
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,41 @@ def lower_bound(job: TrainingJob, plans: Plan) -> StepBound:
     plans = spread(plans)
     columns = memory_table(job, plans) | time_tables(job, [plans])[0]
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
-    for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
-        rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
-        table, depth = take(columns, rows), depth_of(job.shape, pp, chunks, plans.recipe.layout)
+    for rows, depth in by_depth(job, plans):
+        table = take(columns, rows)
         (seconds[rows],) = least_seconds(table, depth, job.stack, [plans.recipe])
         (memory[rows],) = peak_bytes(table, depth, [plans.recipe])
     return StepBound(seconds, memory)
+
+
+def fewest_layers(job: TrainingJob, plans: Plan, memory_bytes: float) -> np.ndarray:
+    """The least number of recomputed layers of a stage with which each of these plans fits, which have full
+    recomputation and fit with all; 0 for all. A layer more never takes more bytes."""
+    columns = memory_table(job, replace(plans, recompute_layers=1))
+    least, most = np.ones(len(plans.tp), dtype=int), layers_of_largest_stage(job, plans)
+    whole = most.copy()
+    while (least < most).any():
+        middle, fits = (least + most) // 2, np.empty(len(plans.tp), dtype=bool)
+        for rows, depth in by_depth(job, replace(plans, recompute_layers=middle)):
+            fits[rows] = peak_bytes(take(columns, rows), depth, [plans.recipe])[0] <= memory_bytes
+        least, most = np.where(fits, least, middle + 1), np.where(fits, middle, most)
+    return np.where(most < whole, most, 0)
+
+
+def layers_of_largest_stage(job: TrainingJob, plans: Plan) -> np.ndarray:
+    shape = job.shape
+    most = cache(lambda stages: max(layers_by_stage(shape.layers, stages, shape.prediction_layers)))
+    return np.array([most(stages) for stages in plans.stages.tolist()])
+
+
+def by_depth(job: TrainingJob, plans: Plan) -> Iterator[tuple[np.ndarray, StagePartition]]:
+    """The rows of plans that cut the model alike and recompute as many layers of a stage, and how they do."""
+    layers = np.broadcast_to(plans.recompute_layers, np.shape(plans.tp))
+    if some_kept(plans):
+        layers = np.where(layers, layers, job.shape.layers)
+    for pp, chunks, recomputed in {*zip(plans.pp.tolist(), plans.chunks.tolist(), layers.tolist())}:
+        rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks) & (layers == recomputed))
+        yield rows, depth_of(job.shape, pp, chunks, plans.recipe.layout, recomputed)
 
 
 def least_work(job: TrainingJob, families: Sequence[Plan], pairs: bool) -> np.ndarray:
@@ -77,7 +108,7 @@ def least_work(job: TrainingJob, families: Sequence[Plan], pairs: bool) -> np.nd
 
 def work_of_mean_rank(pricing: Pricing, pairs: bool) -> np.ndarray:
     job, plans = pricing.job, pricing.plan
-    hidden = to_hide(pricing) if pairs else none_of_parts(job.shape)
+    hidden = to_hide(pricing) if pairs else none_of_parts(pricing)
     passes, hides = (whole(each, len(plans.tp)) for each in (passes_of(pricing), hidden))
     (counts,) = depth_of(job.shape, 1, 1, RECIPES[Plan.schedule].layout).parts
     return plans.microbatches(job) * weighted_sum(counts, passes - hides).sum(axis=0) / plans.pp
@@ -90,12 +121,11 @@ def check_priced(job: TrainingJob, plans: Plan) -> None:
             f"software {job.stack.name} is the lessons' own and is timed, not priced; choose a real "
             "framework's."
         )
-    for name in ("recompute_layers", "stage_layers"):
-        if apart := getattr(plans, name):
-            raise UserError(
-                f"{name} is {apart}, and a bound takes all layers to be recomputed alike and split evenly: "
-                "leave it out, or time the plan with predict."
-            )
+    if plans.stage_layers:
+        raise UserError(
+            f"stage_layers is {plans.stage_layers}, and a bound takes all layers to be split evenly: leave "
+            "it out, or time the plan with predict."
+        )
 
 
 def spread(plans: Plan) -> Plan:

@@ -31,7 +31,7 @@ from ndparallel.planner.memory.states import (
     step_states,
 )
 from ndparallel.planner.stages import held_of, keeps_weights, trained_of
-from ndparallel.search.bounds.plan_table import PlanTable, line_through, units_in, whole
+from ndparallel.search.bounds.plan_table import LAYERS, PlanTable, line_through, units_of, whole
 
 HELD = slice(0, 2)  # of the lines of elements
 TRAINED = slice(-2, None)  # the same ones, where what is trained is what is held
@@ -58,7 +58,8 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank
     holds; as gradients of all chunks wait in 1F1B, which has one."""
     plans = replace(plans, schedule="1f1b")
-    kept, once = zip(*(layer_bytes(job, plans, kind) for kind in job.shape.layer_kinds))
+    layers = units_of(job, plans)[LAYERS]
+    kept, once = zip(*(layer_bytes(job, plans, kind) for kind in layers))
     prediction = prediction_bytes(job, plans)
     ways = (plain_states, fsdp_states)
     size = 2 * len(counts_of(job))
@@ -102,5 +103,5 @@ def step_columns(job: TrainingJob, plans: Plan, size: int) -> dict[str, Any]:
 
 def elements_by_part(job: TrainingJob, plans: Plan, count: Callable) -> list[list[Any]]:
     """Parameters of every part: those that dp ranks share, and those of experts."""
-    held = [count(job, plans, kind) for kind in units_in(job.shape)]
+    held = [count(job, plans, kind) for kind in units_of(job, plans)]
     return [[0.0, *column] for column in zip(*held)]

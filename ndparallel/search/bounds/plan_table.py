@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.stages import ENDS
+from ndparallel.planner.stages import ENDS, KEPT
 
 OF_UNITS = slice(1, None)  # of parts, all but the bare stage
 EMBEDDING, HEAD, LAYERS = 0, 1, slice(2, None)  # places of units
@@ -49,9 +50,20 @@ def weighted_sum(counts: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return np.einsum(f"{ranks}p,...pn->...{ranks}n", counts, columns)
 
 
-def units_in(shape: ModelShape) -> tuple[str, ...]:
-    """The kinds of units of a model."""
-    return (*ENDS, *shape.layer_kinds)
+def units_of(job: TrainingJob, plans: Plan) -> tuple[str, ...]:
+    """The kinds of units that have columns of their own."""
+    return units_in(job.shape, some_kept(plans))
+
+
+def some_kept(plans: Plan) -> bool:
+    """Whether some layers of a stage are recomputed and the others are kept."""
+    return bool(np.any(plans.recompute_layers))
+
+
+def units_in(shape: ModelShape, some_kept: bool = False) -> tuple[str, ...]:
+    """The kinds of units of a model; those of layers twice where some are recomputed and others kept."""
+    kept = [kind + KEPT for kind in shape.layer_kinds] if some_kept else []
+    return (*ENDS, *shape.layer_kinds, *kept)
 
 
 def line_through(of: Callable, size: int = 2) -> tuple[Any, ...]:

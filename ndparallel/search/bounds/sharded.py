@@ -22,23 +22,42 @@ import numpy as np
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.stack import Stack
-from ndparallel.planner.stages import kinds_by_stage
+from ndparallel.planner.stages import ENDS, KEPT, kinds_by_stage
 
 Place = tuple[str | None, str, str | None]
 ByUnit = Mapping[str | None, Any]  # seconds; of None, which is no unit, there are none
 
 
 @lru_cache(maxsize=256)
-def places_of(shape: ModelShape) -> tuple[Place, ...]:
-    """Every place that a unit of this model can have, wherever its stages begin and end."""
+def places_of(shape: ModelShape, some_kept: bool = False) -> tuple[Place, ...]:
+    """Every place that a unit of this model can have, wherever its stages begin and end; and wherever layers
+    that are kept do, where `some_kept` are behind others that are recomputed."""
     (kinds,) = kinds_by_stage(shape, 1)
     return tuple(
         dict.fromkeys(
             place
-            for before, unit, after in places_in(kinds)
+            for all_again in places_in(kinds)
+            for before, unit, after in (kept_from(all_again) if some_kept else [all_again])
             for place in product(dict.fromkeys((None, before)), (unit,), dict.fromkeys((None, after)))
         )
     )
+
+
+def kept_from(place: Place) -> list[Place]:
+    """The place with no layer kept, with the last one, and so on."""
+    before, unit, after = place
+    last = after and kept(after)
+    return [
+        place,
+        (before, unit, last),
+        (before, kept(unit), last),
+        (before and kept(before), kept(unit), last),
+    ]
+
+
+def kept(unit: str) -> str:
+    """The kind of a layer that is not recomputed where others are; embedding and head as they are."""
+    return unit if unit in ENDS else unit + KEPT
 
 
 def places_in(kinds: Sequence[str]) -> list[Place]:

@@ -29,14 +29,19 @@ import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
-from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.stages import gathers_every_microbatch, keeps_weights
 from ndparallel.planner.step.data_collectives import gathered_weights, reduced_gradients
 from ndparallel.planner.step.framework import slowest_of
 from ndparallel.planner.step.paired import in_pairs
 from ndparallel.planner.step.parameter_kernels import optimizer_seconds
 from ndparallel.planner.step.stage_messages import message_seconds, tied, tied_sum
-from ndparallel.search.bounds.fsdp_columns import fully_sharded, in_part_paired, travel_at_end, waits_of
+from ndparallel.search.bounds.fsdp_columns import (
+    fully_sharded,
+    in_part_paired,
+    places_in_plans,
+    travel_at_end,
+    waits_of,
+)
 from ndparallel.search.bounds.plan_table import (
     DEGREES,
     Lines,
@@ -44,10 +49,9 @@ from ndparallel.search.bounds.plan_table import (
     PlanTable,
     Travel,
     line_through,
-    units_in,
+    units_of,
     whole,
 )
-from ndparallel.search.bounds.sharded import places_of
 
 CUTS = ("tp", "cp", "ep", "micro_batch")  # what a layer's operations and its collectives depend on
 DATA_LINES = ("dp", "shards")  # one or the other
@@ -77,7 +81,7 @@ def time_table(pricing: Pricing) -> PlanTable:
     job, plans = pricing.job, pricing.plan
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
     hides, hidden, alone = to_hide(pricing), hidden_beside(pricing), alone_of(pricing)
-    first_waits = [0.0] * len(places_of(job.shape))
+    first_waits = [0.0] * len(places_in_plans(pricing))
     waits = [first_waits] * 2
     if gathers_every_microbatch(job, plans):
         kept = keeps_weights(job, plans)
@@ -108,7 +112,7 @@ def price_units(pricings: Sequence[Pricing]) -> None:
     first, alike = first_of_alike([every[name] for name in CUTS])
     numbers: dict[str, Any] = {name: column[first] for name, column in every.items()}
     few = Pricing(job, replace(plan, **numbers))
-    for kind in units_in(job.shape):
+    for kind in units_of(job, plan):
         for one, places in zip(pricings, np.split(alike, ends[:-1])):
             one.units[kind] = UnitSeconds(*(seconds.at(places) for seconds in few.unit(kind)))
 
@@ -120,29 +124,29 @@ def first_of_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarra
     return np.unique(code, return_index=True, return_inverse=True)[1:]
 
 
-def units_of(pricing: Pricing) -> list[UnitSeconds]:
+def priced_units(pricing: Pricing) -> list[UnitSeconds]:
     """The seconds of the model's units."""
-    return [pricing.unit(kind) for kind in units_in(pricing.job.shape)]
+    return [pricing.unit(kind) for kind in units_of(pricing.job, pricing.plan)]
 
 
 def passes_of(pricing: Pricing) -> Passes:
     """Seconds of F, I and W by part."""
-    return passes_of_units(units_of(pricing))
+    return passes_of_units(priced_units(pricing))
 
 
 def passes_of_units(units: Sequence[UnitSeconds]) -> Passes:
     return [[0.0, *(one.total for one in each)] for each in zip(*(unit.passes for unit in units))]
 
 
-def none_of_parts(shape: ModelShape) -> Passes:
+def none_of_parts(pricing: Pricing) -> Passes:
     """No seconds in F, I and W of any part."""
-    return [[0.0] * (1 + len(units_in(shape)))] * 3
+    return [[0.0] * (1 + len(units_of(pricing.job, pricing.plan)))] * 3
 
 
 def alone_of(pricing: Pricing) -> Lines:
     """Seconds of the units' forward and backward passes that compute takes, without what tp, cp and ep ranks
     say: what a collective beside it makes longer."""
-    units = units_of(pricing)
+    units = priced_units(pricing)
     return [
         [unit.forward["compute"] for unit in units],
         [unit.backward["compute"] for unit in units],
@@ -153,16 +157,16 @@ def to_hide(pricing: Pricing) -> Passes:
     """Seconds of F, I and W that pairs of microbatches can hide: of all-to-alls, and what the GPU waits for
     launches. Without experts there are no pairs."""
     if pricing.job.shape.experts is None:
-        return none_of_parts(pricing.job.shape)
-    passes = zip(*(unit.passes for unit in units_of(pricing)))
+        return none_of_parts(pricing)
+    passes = zip(*(unit.passes for unit in priced_units(pricing)))
     return [[0.0, *(one["ep"] + one["launch"] for one in each)] for each in passes]
 
 
 def hidden_beside(pricing: Pricing) -> Passes:
     """Seconds of F, I and W that hide in Megatron-Core's pairs of microbatches."""
     if not pricing.job.stack.hides_dispatch:
-        return none_of_parts(pricing.job.shape)
-    units = units_of(pricing)
+        return none_of_parts(pricing)
+    units = priced_units(pricing)
     paired = [
         in_pairs(unit, 1.0 * (pricing.plan.ep > 1), pricing.slowdown) if "ep" in unit.forward else unit
         for unit in units
@@ -183,7 +187,7 @@ def travel_of(pricing: Pricing) -> Travel:
     """Seconds that a unit's gradients, and its weights, are on their way: [reduce, gather][line][unit]."""
     lines = (DATA_LINES, ["experts_dp" if pricing.job.shape.experts else "replicas"])
     ways = [
-        [collectives(pricing, kind) for kind in units_in(pricing.job.shape)]
+        [collectives(pricing, kind) for kind in units_of(pricing.job, pricing.plan)]
         for collectives in (reduced_gradients, gathered_weights)
     ]
     return [[[sum_over(pricing, unit, groups) for unit in units] for groups in lines] for units in ways]
