@@ -135,8 +135,9 @@ def choice_error(fraction: float, plans: int) -> float:
 
 
 def simplest(job: TrainingJob, equals: Sequence[Timed]) -> Timed:
-    """The plan of fewest dimensions, then with tp inside a node; of what is left and takes the same time, one
-    with even stages, then about the most free memory, then fewest chunks, no replicas, nothing recomputed."""
+    """The plan of fewest dimensions, as one of which full recomputation counts, then with tp inside a node;
+    of what is left and takes the same time, one with even stages, then about the most free memory, then
+    fewest chunks, no replicas, nothing recomputed."""
     fewest = min(complexity(job, one.plan) for one in equals)
     alike = [one for one in equals if complexity(job, one.plan) == fewest]
     same = [one for one in alike if one.seconds <= alike[0].seconds * (1 + SAME)]
@@ -147,7 +148,8 @@ def simplest(job: TrainingJob, equals: Sequence[Timed]) -> Timed:
 
 
 def complexity(job: TrainingJob, plan: Plan) -> tuple[int, bool]:
-    return len(kind_of(plan) & {*DIMENSIONS}), plan.tp > job.hardware.gpus_per_node
+    dimensions = len(kind_of(plan) & {*DIMENSIONS})
+    return dimensions + recomputes_layers(plan), plan.tp > job.hardware.gpus_per_node
 
 
 def choices(plan: Plan) -> tuple[int, bool, bool]:
@@ -156,6 +158,11 @@ def choices(plan: Plan) -> tuple[int, bool, bool]:
 
 def is_uneven(job: TrainingJob, plan: Plan) -> bool:
     return job.shape.layers % plan.stages > 0
+
+
+def recomputes_layers(plan: Plan) -> bool:
+    """Whether whole layers run again, which costs much time."""
+    return plan.recompute == "full"
 
 
 def recomputes(plan: Plan) -> bool:

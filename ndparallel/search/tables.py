@@ -25,7 +25,7 @@ from ndparallel.planner.plan_name import explained, name_of
 from ndparallel.planner.prediction import PLAN_FIELDS, Prediction
 from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.tables import quiet_table
-from ndparallel.search.kinds import DIMENSIONS, ROOM, choice_error, is_uneven, recomputes
+from ndparallel.search.kinds import DIMENSIONS, ROOM, choice_error, is_uneven, recomputes, recomputes_layers
 from ndparallel.search.search import Found
 from ndparallel.search.space import outside
 from ndparallel.search.timing_queue import EFFORT
@@ -147,6 +147,8 @@ def merit(job: TrainingJob, take: Prediction, best: Prediction) -> str:
     )
     if len(mine) < len(theirs):
         return f"it needs {listed(mine) or 'no model parallelism'} where the fastest needs {listed(theirs)}"
+    if len(mine) == len(theirs) and recomputes_layers(best.plan) and not recomputes_layers(take.plan):
+        return "it recomputes no layers"
     if best.plan.tp > job.hardware.gpus_per_node >= take.plan.tp:
         return "its TP stays inside a node"
     if is_uneven(job, best.plan) and not is_uneven(job, take.plan):

@@ -3,6 +3,7 @@ them, and how sure a choice is."""
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 from statistics import median
@@ -99,7 +100,10 @@ def test_the_best_of_a_kind_is_what_a_search_of_that_kind_alone_finds(model, gpu
 def test_what_is_recommended_is_an_equal_of_the_fastest_and_no_equal_has_fewer_dimensions(model, gpus, batch):
     both = found(model, gpus, batch)
     take, limit = both.recommended, 1 + margin(both.job, both.best.plan)
-    dimensions = {one.plan: sum(degree > 1 for degree in degrees(one.plan)) for one in both.equals}
+    dimensions = {
+        one.plan: sum(degree > 1 for degree in degrees(one.plan)) + (one.plan.recompute == "full")
+        for one in both.equals
+    }
     assert both.best.seconds <= take.seconds <= both.best.seconds * limit
     assert dimensions[take.plan] == min(dimensions.values())
     assert take.fullest.total <= 0.92 * both.job.hardware.memory_bytes
@@ -122,6 +126,8 @@ MORE, LESS = Plan(dp=64, zero=1), Plan(dp=64, zero=3)  # memory
     ("fastest", "taken", "why"),
     [
         (WIDE, INSIDE, "its TP stays inside a node"),
+        (Plan(dp=64, zero=3, recompute="full"), LESS, "it recomputes no layers"),
+        (Plan(tp=2, dp=32, zero=3), LESS, "it needs no model parallelism where the fastest needs TP"),
         (interleaved(3), interleaved(4), "all its stages have the same number of layers"),
         (MORE, LESS, "it leaves 43.6 GB more of the memory free"),
         (interleaved(8), interleaved(4), "it has 4 chunks on a pipeline rank where the fastest has 8"),
@@ -134,6 +140,12 @@ def test_of_plans_as_fast_with_as_many_dimensions_the_simplest_is_taken_and_why_
     seconds = time_step(LLAMA, taken).seconds
     assert simplest(LLAMA, [Timed(fastest, seconds), Timed(taken, seconds)]).plan == taken
     assert merit(LLAMA, predict(LLAMA, taken), predict(LLAMA, fastest)) == why
+
+
+def test_a_plan_without_tp_that_runs_layers_again_is_no_simpler_than_one_with_tp_that_does_not():
+    quick, again = Plan(tp=2, dp=32, zero=3), Plan(dp=64, zero=3, recompute="full", recompute_layers=9)
+    assert simplest(LLAMA, [Timed(quick, 1.0), Timed(again, 1.04)]).plan == quick
+    assert simplest(LLAMA, [Timed(quick, 1.0), Timed(replace(again, recompute="none"), 1.04)]).plan != quick
 
 
 def test_plans_whose_memory_differs_by_no_more_than_its_predictions_are_compared_by_their_chunks(monkeypatch):
