@@ -3,12 +3,20 @@
 Idea   A matrix W of inputs x outputs becomes W x + B (A x), where A is inputs x rank and B rank x outputs
        (Hu et al. 2106.09685). Only A and B have gradients and an optimizer. QLoRA keeps the frozen matrices
        of the layers in 4 bits, and makes each whole where it is used (Dettmers et al. 2305.14314).
-       Every expert has its own.
+       Whose software it is says what a pair stands on, and what tp cuts of it:
+         most             each of Hugging Face's matrices, of every expert; tp cuts B of a column matrix and
+                          A of a row matrix (_lora_adapter_sharding in torchtitan/components/lora.py)
+         Megatron-Bridge  a matrix as it is fused, qkv and gate_up, and all experts of a rank together
+                          (target_modules and share_expert_adapters in src/megatron/bridge/peft/lora.py); tp
+                          cuts A and B of both (ParallelLinearAdapter in utils.py beside it). Matrices that
+                          are named have one each (canonical_lora.py)
 Limit  Adapters stand on attention and MLP, not on router, embedding or head; prediction layers have none.
        Gates as wide as heads are part of q_proj, as in Qwen3-Next, where they have a matrix of their own too.
        They multiply beside experts, as PEFT's do where an expert is made of nn.Linear. Where all experts are
        one parameter, PEFT instead makes B A whole and adds it (ParamWrapper in peft/tuners/lora/layer.py).
-       Megatron-Bridge by default has one pair for all of a rank's experts (share_expert_adapters).
+       Without names all matrices have adapters; PEFT's defaults for Llama are q_proj and v_proj
+       (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING in peft/utils/constants.py), and
+       Megatron-Bridge's leave out what leads to latent attention's ranks, and linear attention.
 
 Glossary
     share   of a fused matrix's outputs that one of Hugging Face's has: qkv is q_proj, k_proj, v_proj
@@ -18,6 +26,7 @@ from dataclasses import dataclass
 
 from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.stack import Stack
 
 # 4 bits, and for each block of 64 a constant of 8 bits, whose own constants are in float32, one for 256 of
 # them (2305.14314, section 3)
@@ -50,22 +59,21 @@ class Adapters:
     def quantized(self) -> bool:
         return self.base_bits < 16
 
-    def shares(self, shape: ModelShape, matrix: str) -> list[float]:
+    def shares(self, shape: ModelShape, matrix: str, stack: Stack) -> list[float]:
         """The share of the outputs that each adapted part of one of our matrices has."""
-        return [
-            share
-            for name, share in adapted_parts(shape, matrix).items()
-            if not self.matrices or name in self.matrices
-        ]
+        parts = adapted_parts(shape, matrix)
+        if stack.bridge_adapters and not self.matrices:
+            return [1.0] if parts else []
+        return [share for name, share in parts.items() if not self.matrices or name in self.matrices]
 
-    def elements(self, shape: ModelShape, matrices: tuple[Linear, ...], tp):
-        """Parameters of the adapters of these matrices on one tp rank: of a column matrix B is cut, of a row
-        matrix A."""
+    def elements(self, shape: ModelShape, matrices: tuple[Linear, ...], tp, stack: Stack):
+        """Parameters of the adapters of these matrices on one tp rank."""
+        cut = ("rows", "columns", "whole") if stack.bridge_adapters else ()
         return self.rank * sum(
-            matrix.inputs / (tp if matrix.split == "rows" else 1)
-            + share * matrix.outputs / (tp if matrix.split == "columns" else 1)
+            matrix.inputs / (tp if matrix.split in ("rows", *cut) else 1)
+            + share * matrix.outputs / (tp if matrix.split in ("columns", *cut) else 1)
             for matrix in matrices
-            for share in self.shares(shape, matrix.name)
+            for share in self.shares(shape, matrix.name, stack)
         )
 
 

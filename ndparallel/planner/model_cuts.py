@@ -17,6 +17,7 @@ from ndparallel.parallel.divisibility import (
     sequence_rules,
 )
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.matrices import Linear
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import near_divisors, near_values
 from ndparallel.planner.number_types import NUMBER_TYPES
@@ -41,6 +42,7 @@ def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     yield from divisibility_violations("tp", plan.tp, cut + width_rules(job))
     yield from linear_violations(job, plan)
     yield from head_violations(job, plan)
+    yield from adapter_violations(job, plan)
     for rule in context_rules(job.sequence):
         if not rule.holds(plan.cp):
             near = near_divisors(1 if job.sequence % 2 else job.sequence // 2, plan.cp)
@@ -97,6 +99,31 @@ def linear_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
             f"{near_divisors(net.key_heads, ranks)}."
         )
         yield Violation("linear attention's heads not divisible by tp*cp", why)
+
+
+def adapter_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
+    """Megatron-Bridge cuts an adapter by its rank where its first matrix is a ColumnParallelLinear, which
+    takes no other (linear_in in src/megatron/bridge/peft/utils.py, ParallelLinearAdapter)."""
+    adapters, shape = job.adapters, job.shape
+    if not (adapters and job.stack.bridge_adapters) or adapters.rank % plan.tp == 0:
+        return
+    columns = [matrix for matrix in adapted_matrices(job) if matrix.split != "rows"]
+    if columns:
+        near = near_divisors(gcd(adapters.rank, *(each.heads for each in shape.with_heads)), plan.tp)
+        why = f"tp={plan.tp} cannot cut adapters of rank {adapters.rank} evenly; nearest: {near}."
+        yield Violation("adapters' rank not divisible by tp", why)
+
+
+def adapted_matrices(job: TrainingJob) -> list[Linear]:
+    """The matrices of the model's layers that have adapters and that tp cuts."""
+    shape, adapters = job.shape, job.adapters
+    attention = [(each, matrix) for each in shape.with_heads for matrix in each.attention()]
+    whole = (*shape.linear_attention(), *shape.mlp(shape.ffn))
+    return [
+        matrix
+        for each, matrix in (*attention, *((shape, matrix) for matrix in whole))
+        if adapters and adapters.shares(each, matrix.name, job.stack)
+    ]
 
 
 def divisibility_violations(name: str, degree: int, rules: list[Rule], ranks: int = 0) -> Iterator[Violation]:

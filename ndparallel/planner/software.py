@@ -50,6 +50,7 @@ MEGATRON_CORE = Stack(
     dispatcher="deepep",
     sorts_alone=True,
     early_gates=True,
+    bridge_adapters=True,
     keeps_cast=True,
     dummy_gradients=True,
     replicas_last=True,

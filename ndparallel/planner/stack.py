@@ -251,6 +251,16 @@ class MixtureSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterSettings:
+    """LoRA's adapters."""
+
+    # they are Megatron-Bridge's: one pair for a fused matrix and one for all experts of a rank, each of whose
+    # two matrices tp cuts (src/megatron/bridge/peft: lora.py, ParallelLinearAdapter in utils.py); else
+    # PEFT's, a pair for each of Hugging Face's matrices
+    bridge_adapters: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """Options that a framework leaves off, and a run may turn on."""
 
@@ -309,6 +319,7 @@ class Stack(
     ContextSettings,
     PipelineSettings,
     MixtureSettings,
+    AdapterSettings,
     RunSettings,
     LessonSettings,
 ):

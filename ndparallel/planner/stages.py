@@ -89,13 +89,15 @@ def trained_of(job: TrainingJob, plan: Plan, kind: str) -> Elements:
     if kind in ENDS:
         return 0.0, 0.0
     mixers = shape.linear_attention() if is_linear(kind) else shape.attention()
-    attention = adapters.elements(shape, mixers, plan.tp)
+    stack = job.stack
+    attention = adapters.elements(shape, mixers, plan.tp, stack)
     if not has_experts(kind):
-        return attention + adapters.elements(shape, shape.mlp(shape.ffn), plan.tp), 0.0
+        return attention + adapters.elements(shape, shape.mlp(shape.ffn), plan.tp, stack), 0.0
     some = shape.experts
     assert some
-    own = adapters.elements(shape, shape.mlp(some.ffn), plan.etp(job.stack))
-    return attention + adapters.elements(shape, shape.shared_mlp(), plan.tp), some.experts * own / plan.ep
+    own = adapters.elements(shape, shape.mlp(some.ffn), plan.etp(stack), stack)
+    pairs = 1 if stack.bridge_adapters else some.experts / plan.ep
+    return attention + adapters.elements(shape, shape.shared_mlp(), plan.tp, stack), pairs * own
 
 
 def held_of(job: TrainingJob, plan: Plan, kind: str) -> Elements:

@@ -31,7 +31,7 @@ from ndparallel.search.what_if import changed_plan
 QWEN, MIXTURE = find_model("qwen3.5-27b"), find_model("qwen3.5-397b-a17b")
 assert QWEN.linear
 NET = QWEN.linear
-MEGATRON = find_stack("megatron-core")
+MEGATRON, TORCHTITAN = find_stack("megatron-core"), find_stack("torchtitan")
 S, H = 8192, 5120  # tokens; numbers of one in qwen3.5-27b
 KEYS, VALUES, HEADS = 16 * 128, 48 * 128, 48  # of its linear attention
 INTO = 2 * KEYS + 2 * VALUES + 2 * HEADS
@@ -411,8 +411,8 @@ def test_adapters_stand_on_linear_attention_too():
     on_all, on_output = Adapters(rank), Adapters(rank, ("out_proj",))
     matrices = NET.matrices(H)
     # in_proj_qkv, in_proj_z, in_proj_b and in_proj_a read the same input
-    assert on_all.elements(QWEN, matrices, 1) == rank * (4 * H + INTO + VALUES + H)
-    assert on_output.elements(QWEN, matrices, 1) == rank * (VALUES + H)
+    assert on_all.elements(QWEN, matrices, 1, TORCHTITAN) == rank * (4 * H + INTO + VALUES + H)
+    assert on_output.elements(QWEN, matrices, 1, TORCHTITAN) == rank * (VALUES + H)
 
 
 def test_qwen3_next_joins_the_matrices_into_linear_attention():
@@ -422,8 +422,8 @@ def test_qwen3_next_joins_the_matrices_into_linear_attention():
     shape = find_model("qwen3-next-80b-a3b")
     matrices = shape.linear_attention()
     expected = rank * (2048 + qkvz + 2048 + ba + 32 * 128 + 2048)
-    assert Adapters(rank).elements(shape, matrices, 1) == expected
-    assert Adapters(rank, ("in_proj_ba",)).elements(shape, matrices, 1) == rank * (2048 + ba)
+    assert Adapters(rank).elements(shape, matrices, 1, TORCHTITAN) == expected
+    assert Adapters(rank, ("in_proj_ba",)).elements(shape, matrices, 1, TORCHTITAN) == rank * (2048 + ba)
     assert smallest_weight(job(shape, "deepspeed")) == 2048 * ba
     assert largest_weight(job(replace(shape, vocab=256), "deepspeed"), Plan(zero=3)) == 2048 * qkvz
 

@@ -33,12 +33,12 @@ LLAMA_8B, P = find_model("llama-3-8b"), 8_030_261_248
 LLAMA_65B = from_flags(layers=80, hidden=8192, heads=64, ffn=22016, vocab=32000)
 LLAMA_33B = from_flags(layers=60, hidden=6656, heads=52, ffn=17920, vocab=32000)
 QLORA = Adapters(64, base_bits=NF4_BITS)
+# Megatron-Bridge's own adapters are in test_bridge_adapters.py
+PEFT = replace(find_stack("megatron-core"), bridge_adapters=False)
 
 
 def job(shape=LLAMA_8B, hardware="h100", sequence=4096, batch=64, **changes):
-    return TrainingJob(
-        shape, find_hardware(hardware), find_stack("megatron-core"), sequence, batch, **changes
-    )
+    return TrainingJob(shape, find_hardware(hardware), PEFT, sequence, batch, **changes)
 
 
 # ------------------------------------------------------------------------------------------------- adapters
@@ -99,7 +99,7 @@ def test_a_frozen_matrix_multiplies_forward_and_backward_and_its_adapters_three_
         LLAMA_8B.parameters().attention + LLAMA_8B.parameters().dense_mlp,
         41_943_040 / 32,
     )
-    lists = LayerLists(LLAMA_8B, Share(1, rows, adapters=Adapters(16)), find_stack("megatron-core"))
+    lists = LayerLists(LLAMA_8B, Share(1, rows, adapters=Adapters(16)), PEFT)
     items = sum(lists.layer("dense", "none"), [])
     matmuls = [each for each in items if isinstance(each, Operation) and each.kind == "matmul"]
     beside = sum(each.flops for each in matmuls if each.name.startswith("adapter"))
@@ -115,7 +115,7 @@ def test_model_flops_count_4_for_a_frozen_parameter_and_6_for_an_adapters():
 
 
 def test_four_bits_are_made_whole_before_every_use():
-    tuned = LayerLists(LLAMA_8B, Share(1, 4096, adapters=QLORA), find_stack("megatron-core"))
+    tuned = LayerLists(LLAMA_8B, Share(1, 4096, adapters=QLORA), PEFT)
     made = [item for item in tuned.layer("dense", "none").forward if item.name == "dequantize"]
     layer = LLAMA_8B.parameters().attention + LLAMA_8B.parameters().dense_mlp
     assert sum(item.bytes for item in made) == pytest.approx(layer * (NF4_BITS / 8 + 2))
@@ -123,7 +123,7 @@ def test_four_bits_are_made_whole_before_every_use():
 
 def test_sums_over_tp_hide_behind_no_gradient_that_is_not_made():
     plan = Plan(tp=2, dp=1, sequence_parallel=True)
-    lists = LayerLists(LLAMA_8B, plan.share(job(adapters=Adapters(16))), find_stack("megatron-core"))
+    lists = LayerLists(LLAMA_8B, plan.share(job(adapters=Adapters(16))), PEFT)
     for unit in ("dense", "head"):
         backward = lists.unit(unit, "none").backward_input
         beside = [item.beside.name for item in backward if not isinstance(item, Operation) and item.beside]
@@ -178,8 +178,7 @@ def test_fsdp_makes_the_largest_matrix_of_a_quantized_layer_whole_besides_what_i
 def test_a_layer_keeps_what_lies_between_the_two_matrices_of_each_of_its_adapters():
     """Of 7 linear layers, 16 numbers of 2 bytes for each token."""
     tuned, plain = (
-        LayerLists(LLAMA_8B, Plan().share(one), find_stack("megatron-core"))
-        for one in (job(adapters=Adapters(16)), job())
+        LayerLists(LLAMA_8B, Plan().share(one), PEFT) for one in (job(adapters=Adapters(16)), job())
     )
     assert kept_bytes(tuned, "dense", "none") - kept_bytes(plain, "dense", "none") == 4096 * 7 * 16 * 2
 
@@ -189,8 +188,7 @@ def test_adapters_of_experts_keep_the_rows_that_experts_multiply(model, of_atten
     """Each of a token's 8 experts has 3 matrices, whose adapters keep 16 numbers of 2 bytes."""
     shape = find_model(model)
     tuned, plain = (
-        LayerLists(shape, Plan().share(one), find_stack("megatron-core"))
-        for one in (job(shape, adapters=Adapters(16)), job(shape))
+        LayerLists(shape, Plan().share(one), PEFT) for one in (job(shape, adapters=Adapters(16)), job(shape))
     )
     added = kept_bytes(tuned, "experts", "none") - kept_bytes(plain, "experts", "none")
     assert added == 4096 * (of_attention + shared + 8 * 3) * 16 * 2
@@ -198,7 +196,7 @@ def test_adapters_of_experts_keep_the_rows_that_experts_multiply(model, of_atten
 
 def test_what_adapters_keep_of_modules_that_run_again_is_not_kept():
     tuned, plain = (
-        LayerLists(LLAMA_8B, Plan().share(one), replace(find_stack("megatron-core"), selective=("mlp",)))
+        LayerLists(LLAMA_8B, Plan().share(one), replace(PEFT, selective=("mlp",)))
         for one in (job(adapters=Adapters(16)), job())
     )
     added = kept_bytes(tuned, "dense", "selective") - kept_bytes(plain, "dense", "selective")
@@ -215,7 +213,7 @@ def test_frozen_weights_are_cast_beside_those_in_16_bits_as_trained_ones_are():
 @pytest.mark.parametrize(("grouped", "kernels"), [(False, 16), (True, 1)])
 def test_adapters_of_experts_are_launched_as_their_experts_are(grouped, kernels):
     """Of 128 experts ep=8 leaves 16 on a rank, in one kernel each or in one for all."""
-    stack = replace(find_stack("megatron-core"), grouped_experts=grouped)
+    stack = replace(PEFT, grouped_experts=grouped)
     lists = LayerLists(find_model("qwen3-30b-a3b"), Share(1, 4096, ep=8, adapters=QLORA), stack)
     items = [item for item in lists.layer("experts", "none").forward if isinstance(item, Operation)]
     places = [place for place, item in enumerate(items) if item.name == "experts down forward"]
@@ -597,7 +595,7 @@ def test_guides_shard_weights_that_are_on_the_host():
 
 
 def test_activations_on_the_host_leave_two_layers_on_the_gpu():
-    lists = LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core"))
+    lists = LayerLists(LLAMA_8B, Share(1, 4096), PEFT)
     memory = peak_memory(job(offload=("activations",)), Plan(dp=8))
     assert memory.activations == 2 * kept_bytes(lists, "dense", "none")
 
@@ -613,12 +611,7 @@ def test_of_a_share_of_the_activations_as_much_stays_and_the_rest_travels():
         predict(replace(job(offload=("activations",), offload_share=share), hardware=slow), Plan(dp=8)).step
         for share in (1.0, 0.5)
     ]
-    travels = (
-        2
-        * 8
-        * 32
-        * kept_bytes(LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core")), "dense", "none")
-    )
+    travels = 2 * 8 * 32 * kept_bytes(LayerLists(LLAMA_8B, Share(1, 4096), PEFT), "dense", "none")
     lost = waits[0].breakdown["host"] - waits[1].breakdown["host"]
     assert lost == pytest.approx(0.5 * travels / 1e9, rel=1e-9)
 
@@ -627,7 +620,7 @@ def test_a_pass_takes_as_long_as_its_activations_travel():
     """A T4's PCIe 3.0 beside an H100's compute: both passes wait for the link, each microbatch and layer."""
     slow = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=1e9)
     away = replace(job(offload=("activations",)), hardware=slow)
-    lists = LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core"))
+    lists = LayerLists(LLAMA_8B, Share(1, 4096), PEFT)
     step, travels = predict(away, Plan(dp=8)).step, 2 * 8 * 32 * kept_bytes(lists, "dense", "none") / 1e9
     without = predict(job(), Plan(dp=8)).step
     computes = 8 * 32 * 2 * kept_bytes(lists, "dense", "none") / 1e9 - step.breakdown["host"]

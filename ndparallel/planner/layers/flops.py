@@ -71,7 +71,8 @@ def adapter_flops(job: TrainingJob) -> float:
     parameters = 0.0
     for kind in shape.layer_kinds:
         shared, own = trained_of(job, Plan(), kind)
-        used = own * some.top_k / some.experts if some else 0.0
+        pairs = some.experts if some and not job.stack.bridge_adapters else 1
+        used = own * some.top_k / pairs if some else 0.0
         parameters += every.count(kind) * float(shared + used)
     return 6 * job.global_batch * job.sequence * parameters
 

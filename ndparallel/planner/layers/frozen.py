@@ -3,27 +3,32 @@ weights of 4 bits made whole before each use.
 
 Idea   Each product of a frozen matrix is followed by those of its adapters; of the backward pass the products
        that make weights' gradients are replaced by the adapters'. What hid behind them is waited for.
-Limit  Sums over tp of what an adapter's A or B has in parts are left out: they are as narrow as the rank.
+       Megatron-Bridge's adapters are in bridge_adapters.py.
+Limit  Sums over tp of what an adapter's A or B has in parts are left out but for Megatron-Bridge's: they are
+       as narrow as the rank.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
 from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.adapters import Adapters, adapted_parts
+from ndparallel.planner.layers.bridge_adapters import ADD, BridgeAdapters
+from ndparallel.planner.layers.layer_kernels import LayerKernels, writer
 from ndparallel.planner.layers.operations import HALF, CollectiveOp, Layer
 from ndparallel.planner.models.shape import ModelShape
 
-ADD = 3  # passes of adding what an adapter gives: read both, write one
 
-
-@dataclass(frozen=True)
-class FrozenLists:
+class FrozenLists(LayerKernels):
     """Writes lists anew for one model and its adapters."""
 
-    shape: ModelShape
-    adapters: Adapters
+    bridge = writer(BridgeAdapters)
+
+    @property
+    def adapters(self) -> Adapters:
+        assert self.share.adapters
+        return self.share.adapters
 
     def layer(self, layer: Layer) -> Layer:
         forward, again, backward, weights = layer
@@ -47,19 +52,26 @@ class FrozenLists:
             passes = (self.adapters.base_bits / 8 + HALF) / HALF
             yield moved("dequantize", item, n * k, passes)
 
-    def beside(self, item) -> Iterator[Operation]:
-        """What the adapters of a matrix multiply beside one of its products."""
+    def beside(self, item) -> Iterator[Any]:
+        """What the adapters of a matrix do beside one of its products."""
         matrix = matrix_of(self.shape, item)
-        for share in self.adapters.shares(self.shape, matrix) if matrix else ():
-            (m, n, k), rank, side = item.shape, self.adapters.rank, item.name.rpartition(" ")[2]
-            if side == "forward":
-                yield from self.products(item, (m, rank, k), (m, share * n, rank))
-                yield moved("add adapter", item, m * share * n, ADD)
-            elif side == "dgrad":
-                yield from self.products(item, (m, rank, share * k), (m, n, rank))
-                yield moved("add adapter", item, m * n, ADD)
+        for share in self.adapters.shares(self.shape, matrix, self.stack) if matrix else ():
+            if self.stack.bridge_adapters:
+                yield from self.bridge.beside(item, tp_split_of(self.shape, matrix), share)
             else:
-                yield from self.products(item, (rank, n, k), (share * m, rank, k))
+                yield from self.multiplied(item, share)
+
+    def multiplied(self, item: Operation, share: float) -> Iterator[Operation]:
+        """What the adapter of a part of a matrix multiplies beside one of the matrix's products."""
+        (m, n, k), rank, side = item.shape, self.adapters.rank, item.name.rpartition(" ")[2]
+        if side == "forward":
+            yield from self.products(item, (m, rank, k), (m, share * n, rank))
+            yield moved("add adapter", item, m * share * n, ADD)
+        elif side == "dgrad":
+            yield from self.products(item, (m, rank, share * k), (m, n, rank))
+            yield moved("add adapter", item, m * n, ADD)
+        else:
+            yield from self.products(item, (rank, n, k), (share * m, rank, k))
 
     def products(self, item: Operation, *shapes: tuple) -> Iterator[Operation]:
         for m, n, k in shapes:
@@ -73,6 +85,12 @@ def matrix_of(shape: ModelShape, item) -> str:
         return ""
     name = item.name.removeprefix("experts ").rpartition(" ")[0]
     return name if adapted_parts(shape, name) else ""
+
+
+def tp_split_of(shape: ModelShape, name: str) -> str:
+    """How tp cuts a matrix of a layer."""
+    matrices = (*shape.attention(), *shape.linear_attention(), *shape.mlp(shape.ffn))
+    return next(matrix.split for matrix in matrices if matrix.name == name)
 
 
 def moved(name: str, item: Operation, elements, passes: float) -> Operation:

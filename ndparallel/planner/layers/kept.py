@@ -144,8 +144,18 @@ def adapter_bytes(lists: LayerParts, matrices: tuple[Linear, ...], rows: Any):
     """Bytes between the two matrices of each adapter of these matrices, which multiply so many rows."""
     if not (adapters := lists.share.adapters):
         return 0
-    adapted = sum(len(adapters.shares(lists.shape, matrix.name)) for matrix in matrices)
+    adapted = sum(len(adapters.shares(lists.shape, matrix.name, lists.stack)) for matrix in matrices)
     return rows * adapted * adapters.rank * lists.itemsize
+
+
+def adapter_input_bytes(lists: LayerParts, matrix: Linear):
+    """Bytes that an adapter of a column matrix keeps of its input beyond what the frozen matrix is taken to:
+    Megatron-Bridge's keeps all rows, in 16 bits (what LoRA's option sequence_parallel_input_regather in
+    src/megatron/bridge/peft/lora.py would save)."""
+    adapters, stack = lists.share.adapters, lists.stack
+    if not (adapters and stack.bridge_adapters and adapters.shares(lists.shape, matrix.name, stack)):
+        return 0
+    return lists.share.rows * lists.shape.hidden * lists.itemsize - gathered_bytes(lists)
 
 
 def normed_bytes(lists: LayerParts, half: int = ATTENTION):
@@ -192,6 +202,7 @@ def attention_bytes(lists: AttentionLists, from_ranks: bool):
     # megatron/core/transformer/attention.py)
     cast = input_bytes(lists) % lists.itemsize * lists.share.number_type.shares_amax
     kept = lists.share.rows * (widths * lists.itemsize + cast * shape.heads * shape.value_dim / tp)
+    kept += 0 if shape.latent else adapter_input_bytes(lists, lists.matrices[0])
     return normed_bytes(lists, ATTENTION) + gate_input_bytes(lists) + kept + mask_bytes(lists)
 
 
@@ -221,7 +232,9 @@ def mlp_bytes(lists: LayerLists, again: bool):
     """Bytes that the MLP keeps; where it runs again, only what goes into it."""
     each = (1 + lists.shape.gated) * lists.itemsize + input_bytes(lists)
     shape, rows = lists.shape, lists.share.rows
-    inside = rows * shape.ffn / lists.share.tp * each + adapter_bytes(lists, shape.mlp(shape.ffn), rows)
+    up, down = shape.mlp(shape.ffn)
+    inside = rows * shape.ffn / lists.share.tp * each + adapter_bytes(lists, (up, down), rows)
+    inside += adapter_input_bytes(lists, up) * (shape.norms != "shared")
     return normed_bytes(lists, MLP) + inside * (not again) + mask_bytes(lists)
 
 

@@ -48,7 +48,7 @@ class LayerLists(LayerParts):
 
     @cached_property
     def frozen(self) -> FrozenLists | None:
-        return FrozenLists(self.shape, self.share.adapters) if self.share.adapters else None
+        return FrozenLists(*self.given) if self.share.adapters else None
 
     def mixer(self, kind: str) -> Mixer:
         """What mixes a layer's tokens."""
