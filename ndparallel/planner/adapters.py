@@ -9,7 +9,7 @@ Idea   A matrix W of inputs x outputs becomes W x + B (A x), where A is inputs x
          Megatron-Bridge  a matrix as it is fused, qkv and gate_up, and all experts of a rank together
                           (target_modules and share_expert_adapters in src/megatron/bridge/peft/lora.py); tp
                           cuts A and B of both (ParallelLinearAdapter in utils.py beside it). Matrices that
-                          are named have one each (canonical_lora.py)
+                          Hugging Face's names are given of have one each (canonical_lora.py)
 Limit  Adapters stand on attention and MLP, not on router, embedding or head; prediction layers have none.
        Gates as wide as heads are part of q_proj, as in Qwen3-Next, where they have a matrix of their own too.
        They multiply beside experts, as PEFT's do where an expert is made of nn.Linear. Where all experts are
@@ -44,7 +44,15 @@ NAMES = {  # ours and Hugging Face's, which PEFT's target_modules have
     "down": "down_proj",
 }
 LINEAR_IN = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba")
-TARGETS = tuple(dict.fromkeys(("q_proj", "k_proj", "v_proj", *NAMES.values(), "gate_proj", *LINEAR_IN)))
+BRIDGE_NAMES = {  # ours and Megatron-Bridge's; with other software each part of such a matrix has its own
+    "qkv": "linear_qkv",
+    "attention_output": "linear_proj",
+    "gate_up": "linear_fc1",
+    "up": "linear_fc1",
+    "down": "linear_fc2",
+}
+HUGGING_FACES = ("q_proj", "k_proj", "v_proj", *NAMES.values(), "gate_proj", *LINEAR_IN)
+TARGETS = tuple(dict.fromkeys((*HUGGING_FACES, *BRIDGE_NAMES.values())))
 
 
 @dataclass(frozen=True)
@@ -62,9 +70,10 @@ class Adapters:
     def shares(self, shape: ModelShape, matrix: str, stack: Stack) -> list[float]:
         """The share of the outputs that each adapted part of one of our matrices has."""
         parts = adapted_parts(shape, matrix)
-        if stack.bridge_adapters and not self.matrices:
+        whole = not self.matrices or BRIDGE_NAMES.get(matrix) in self.matrices
+        if stack.bridge_adapters and whole:
             return [1.0] if parts else []
-        return [share for name, share in parts.items() if not self.matrices or name in self.matrices]
+        return [share for name, share in parts.items() if whole or name in self.matrices]
 
     def elements(self, shape: ModelShape, matrices: tuple[Linear, ...], tp, stack: Stack):
         """Parameters of the adapters of these matrices on one tp rank."""
@@ -90,11 +99,12 @@ def adapted_parts(shape: ModelShape, matrix: str) -> dict[str, float]:
 
 
 def adapted_names(shape: ModelShape) -> tuple[str, ...]:
-    """Hugging Face's matrices of a model on which adapters can stand."""
+    """The matrices of a model on which adapters can stand, in Hugging Face's names and Megatron-Bridge's."""
     attention = [(each, matrix) for each in shape.with_heads for matrix in each.attention()]
     others = [(shape, matrix) for matrix in (*shape.linear_attention(), *shape.mlp(shape.ffn))]
     names = [name for each, matrix in attention + others for name in adapted_parts(each, matrix.name)]
-    return tuple(dict.fromkeys(names))
+    fused = [BRIDGE_NAMES[matrix.name] for _, matrix in attention + others if matrix.name in BRIDGE_NAMES]
+    return tuple(dict.fromkeys((*names, *fused)))
 
 
 def linear_outputs(shape: ModelShape) -> dict[str, int]:

@@ -9,7 +9,7 @@ import pytest
 from gpu import Operation
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.adapters import Adapters
+from ndparallel.planner.adapters import Adapters, adapted_names
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import adapter_flops
 from ndparallel.planner.layers.kept import kept_bytes
@@ -90,6 +90,22 @@ def test_matrices_that_are_named_have_an_adapter_each_as_in_canonical_lora():
     """linear_q and linear_v of CanonicalLoRA: two outputs of their own, cut over tp as all others."""
     named = job(matrices=("q_proj", "v_proj"))
     assert trained_of(named, Plan(tp=2), "dense") == (RANK * (H + Q + H + KV) / 2, 0)
+
+
+def test_an_adapter_stands_on_one_fused_matrix_where_it_is_named_as_nemos_recipes_do():
+    """target_modules = ["linear_qkv"] of llama3_70b_peft_8gpu_h100_bf16_config, in
+    src/megatron/bridge/perf_recipes/llama/h100/llama3.py. PEFT has one on each of its parts."""
+    fused = ("linear_qkv",)
+    assert trained_of(job(matrices=fused), Plan(), "dense")[0] == RANK * (H + Q + 2 * KV)
+    peft = job(software="torchtitan", matrices=fused)
+    assert trained_of(peft, Plan(), "dense")[0] == RANK * (3 * H + Q + 2 * KV)
+    both = job(matrices=("linear_fc1", "linear_fc2"))
+    assert trained_of(both, Plan(), "dense")[0] == RANK * (H + 2 * FFN + FFN + H)
+
+
+def test_a_model_is_told_the_fused_matrices_that_it_has():
+    assert {*MODULES} < {*adapted_names(find_model("llama-3-8b"))}
+    assert "linear_qkv" not in adapted_names(find_model("deepseek-v3"))
 
 
 @pytest.mark.parametrize(("tp", "ep"), [(1, 1), (1, 8), (2, 4)])
