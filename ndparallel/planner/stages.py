@@ -34,7 +34,10 @@ def kind_and_recompute(plan: Plan, kind: str) -> tuple[str, str]:
 def layers_by_stage(layers: int, stages: int, prediction_layers: int = 0) -> list[int]:
     """Megatron's even split, of the layers, or with embedding and head as a layer each (Llama 3, 2407.21783,
     section 3.3.2). Where neither is even the first stages are filled, and the last, which has the head and
-    prediction layers besides, has what is left (Megatron-Bridge, recipes/deepseek/deepseek_v3.py)."""
+    prediction layers besides, has what is left (Megatron-Bridge, recipes/deepseek/deepseek_v3.py). That may
+    be none ("Et|(tt|)*30mL" in perf_recipes/deepseek/h100): a head may be as long as two layers of three. By
+    itself Megatron-Core splits evenly or not at all; torchtitan leaves no stage without a layer, unless
+    module_fqns_per_model_part says so."""
     if layers % stages == 0:
         return [layers // stages] * stages
     each = -(-layers // stages)

@@ -20,6 +20,7 @@ from ndparallel.pipeline.steps import Durations
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Reduction, Work
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.picture import timeline_of
 from ndparallel.planner.prediction import memory_of, predict, time_step, workload_of
@@ -84,6 +85,20 @@ def test_a_layer_count_that_stages_do_not_divide_counts_embedding_and_head_as_la
     # Llama 3 405B, 2407.21783
     assert layers_by_stage(126, 16)[:2] == [7, 8] and layers_by_stage(126, 16)[-1] == 7
     assert layers_by_stage(96, 8) == [12] * 8
+
+
+def test_a_last_stage_may_have_the_head_alone_which_is_longer_than_a_layer():
+    """With a layer beside it the last rank of Llama 3 8B is the busiest. Gemma 2 9B's stages of 6 layers
+    leave room for it, and the steps are alike."""
+    of_llama, of_gemma = [*[3] * 10, 2, 0], [*[6] * 7, 0]
+    assert (layers_by_stage(32, 12), layers_by_stage(42, 8)) == (of_llama, of_gemma)
+    plan = Plan(tp=4, pp=4, dp=2, chunks=3, schedule="interleaved")
+    beside = replace(plan, stage_layers=(*[3] * 10, 1, 1))
+    llama = job(shape=find_model("llama-3-8b"), global_batch=8)
+    assert time_step(llama, beside).seconds > 1.05 * time_step(llama, plan).seconds
+    gemma, plan = job(shape=find_model("gemma-2-9b")), Plan(tp=8, pp=8)
+    beside = replace(plan, stage_layers=(*[6] * 6, 5, 1))
+    assert time_step(gemma, beside).seconds == pytest.approx(time_step(gemma, plan).seconds, rel=2e-3)
 
 
 def test_a_plan_says_how_many_layers_each_stage_has():
