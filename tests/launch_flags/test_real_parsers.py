@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -54,13 +55,22 @@ def launched(script: str, folder: Path) -> dict[str, Any]:
     return found | {"words": found["words"][place + 1 :]}
 
 
+# of GPUs (developer.nvidia.com/cuda-gpus)
+CAPABILITIES = {"h100": [9, 0], "b200": [10, 0], "gb300": [10, 3]}
+ON_BLACKWELL = ("mxfp8", "nvfp4", "bf16", "fp8", "fp8-current")
+
+
+def asked_of_megatron(folder: Path, most: int, hardware: str, *dtypes: Sequence[str]) -> dict[str, Any]:
+    return {
+        name: launched(emit_megatron(job, plan), folder)
+        | {"gpus": int(plan.gpus), "capability": CAPABILITIES[hardware]}
+        for name, job, plan in jobs_and_plans(most, hardware, *dtypes)
+    }
+
+
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory) -> dict[str, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("scripts")
-    return {
-        name: launched(emit_megatron(job, plan), folder) | {"gpus": int(plan.gpus)}
-        for name, job, plan in jobs_and_plans(60)
-    }
+    return asked_of_megatron(tmp_path_factory.mktemp("scripts"), 60, "h100")
 
 
 def test_sixty_scripts_run_in_bash_and_name_flags_of_the_release_alone(scripts):
@@ -83,6 +93,26 @@ def answered(parser: str, asked: dict[str, dict[str, Any]], folder: Path) -> dic
 def test_sixty_scripts_pass_megatrons_own_parser_and_its_transformer_config(scripts, tmp_path):
     said = answered("megatron_parser.py", scripts, tmp_path)
     assert {name: wrong for name, wrong in said.items() if wrong} == {}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="megatron-core is not installed")
+@pytest.mark.parametrize("hardware", ["b200", "gb300"])
+def test_scripts_for_blackwell_in_8_and_in_4_bits_pass_megatrons_own_parser(hardware, tmp_path):
+    asked = asked_of_megatron(tmp_path, 30, hardware, ON_BLACKWELL)
+    words = [word for found in asked.values() for word in found["words"]]
+    assert {"mxfp8", "nvfp4", "tensorwise"} <= {*words} and len(asked) == 30
+    said = answered("megatron_parser.py", asked, tmp_path)
+    assert {name: wrong for name, wrong in said.items() if wrong} == {}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="megatron-core is not installed")
+def test_megatrons_own_parser_is_told_the_gpu_of_a_script(scripts, tmp_path):
+    """Before Blackwell tensor parallelism requires CUDA_DEVICE_MAX_CONNECTIONS to be 1."""
+    found = next(one for one in scripts.values() if one["environment"]) | {"environment": {}}
+    asked = {name: found | {"capability": given} for name, given in CAPABILITIES.items()}
+    said = answered("megatron_parser.py", asked, tmp_path)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" in said.pop("h100")
+    assert {*said.values()} == {None}
 
 
 def recipes_asked() -> dict[str, tuple[TrainingJob, Plan]]:

@@ -1,7 +1,7 @@
 """Plans of many kinds that Megatron-Core can launch: dense and with experts, latent attention, windows,
 prediction layers, sinks, layers without positions, every axis, every stage of ZeRO."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -59,8 +59,13 @@ PLANS = (
 )
 
 
-def jobs_and_plans(most: int) -> Iterator[tuple[str, TrainingJob, Plan]]:
-    """Up to `most` of them, each with its name, the models and the plans in turn."""
+MOSTLY_BF16 = (*3 * ["bf16"], "fp8", *3 * ["bf16"])
+
+
+def jobs_and_plans(
+    most: int, hardware: str = "h100", dtypes: Sequence[str] = MOSTLY_BF16
+) -> Iterator[tuple[str, TrainingJob, Plan]]:
+    """Up to `most` of them, each with its name, the models, the plans and the types of numbers in turn."""
     kept = 0
     for turn, (place, model) in product(range(len(PLANS)), enumerate((*MODELS, *ENTRIES))):
         plan = PLANS[(turn + place) % len(PLANS)]
@@ -68,8 +73,8 @@ def jobs_and_plans(most: int) -> Iterator[tuple[str, TrainingJob, Plan]]:
         plan = replace(plan, ep=4 if shape.experts and plan.dp % 4 == 0 else 1)
         sequence = 1024 if shape.position == "learned" else 4096
         batch = plan.dp * plan.micro_batch * 12
-        job = TrainingJob(shape, find_hardware("h100"), find_stack("megatron-core"), sequence, batch)
-        job = replace(job, dtype="fp8") if kept % 7 == 3 else job
+        job = TrainingJob(shape, find_hardware(hardware), find_stack("megatron-core"), sequence, batch)
+        job = replace(job, dtype=dtypes[kept % len(dtypes)])
         if kept < most and not [*why_not(job, plan)] and can_be_emitted(emit_megatron, job, plan):
             kept += 1
             yield f"{model} {plan}", job, plan

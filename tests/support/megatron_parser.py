@@ -1,6 +1,6 @@
 """Megatron-Core's own reading of command lines, without a GPU: `python megatron_parser.py ASKED ANSWERS`,
-where each line of ASKED is JSON with "words" and "gpus", and ANSWERS gets a line for each: null, or what was
-wrong.
+where each line of ASKED is JSON with "words", "gpus", "environment" and "capability", the GPU's, and ANSWERS
+gets a line for each: null, or what was wrong.
 
 parse_args, validate_args, TransformerConfig and the groups of ranks are Megatron's. Played are the GPU and
 TransformerEngine, which they ask for versions and fused kernels, and the other ranks.
@@ -26,8 +26,7 @@ def megatron() -> Any:
     vars(typing).setdefault("override", typing_extensions.override)
     import torch
 
-    torch.cuda.get_device_capability = lambda *ignored: (9, 0)
-    torch.cuda.get_device_properties = lambda *ignored: types.SimpleNamespace(major=9, minor=0)
+    stand_in(torch.cuda, [9, 0])
     from megatron.core import utils
     from megatron.core.models.common.embeddings import rope_utils
     from megatron.core.transformer.moe import moe_utils
@@ -40,6 +39,13 @@ def megatron() -> Any:
         if name.startswith("fused_"):
             setattr(moe_utils, name, object())
     return arguments
+
+
+def stand_in(cuda: Any, capability: list[int]) -> None:
+    """Play a GPU of this compute capability."""
+    major, minor = capability
+    cuda.get_device_capability = lambda *ignored: (major, minor)
+    cuda.get_device_properties = lambda *ignored: types.SimpleNamespace(major=major, minor=minor)
 
 
 def wrong(arguments: Any, words: list[str], gpus: int, environment: dict[str, str]) -> str | None:
@@ -105,4 +111,5 @@ if __name__ == "__main__":
     parser = megatron()
     with open(asked) as lines, open(answers, "w") as said:
         for line in map(json.loads, lines):
+            stand_in(sys.modules["torch"].cuda, line["capability"])
             print(json.dumps(wrong(parser, line["words"], line["gpus"], line["environment"])), file=said)
