@@ -36,6 +36,7 @@ SEARCH = (
     "rows",
     "scaling",
     "search",
+    "some_layers",
     "space",
     "what_if",
     "why",

@@ -77,10 +77,10 @@ class Adapters:
 
     def elements(self, shape: ModelShape, matrices: tuple[Linear, ...], tp, stack: Stack):
         """Parameters of the adapters of these matrices on one tp rank."""
-        cut = ("rows", "columns", "whole") if stack.bridge_adapters else ()
+        both = stack.bridge_adapters
         return self.rank * sum(
-            matrix.inputs / (tp if matrix.split in ("rows", *cut) else 1)
-            + share * matrix.outputs / (tp if matrix.split in ("columns", *cut) else 1)
+            matrix.inputs / (tp if both or matrix.split == "rows" else 1)
+            + share * matrix.outputs / (tp if both or matrix.split == "columns" else 1)
             for matrix in matrices
             for share in self.shares(shape, matrix.name, stack)
         )

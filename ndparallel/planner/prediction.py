@@ -50,6 +50,7 @@ PLAN_FIELDS = (
     "shards",
     "sequence_parallel",
     "recompute",
+    "recompute_layers",
 )
 
 
@@ -190,7 +191,7 @@ class Prediction:
             "gpus": int(self.plan.gpus),
             "microbatches": self.microbatches,
             "name": self.name,
-            "plan": {name: getattr(self.plan, name) for name in (*PLAN_FIELDS, "recompute_layers")}
+            "plan": {name: getattr(self.plan, name) for name in PLAN_FIELDS}
             | {"recompute_modules": [*self.plan.recompute_modules]},
             "etp": int(self.plan.etp(self.job.stack)),
         }

@@ -96,14 +96,16 @@ def answer_json(job: TrainingJob, answer: Prediction, tokens: float, price: floa
 
 def as_csv(answers: Iterable[Prediction]) -> str:
     """One line a plan, under a line of names."""
-    text, fields = io.StringIO(), (*PLAN_FIELDS, "recompute_layers")
+    text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*fields, *FIGURES, "memory_bytes", "bound_by", "bound_ratio", "name", "launched_by"])
+    writer.writerow(
+        [*PLAN_FIELDS, *FIGURES, "memory_bytes", "bound_by", "bound_ratio", "name", "launched_by"]
+    )
     for answer in answers:
         values = answer.as_dict()
         writer.writerow(
             [
-                *(values["plan"][name] for name in fields),
+                *(values["plan"][name] for name in PLAN_FIELDS),
                 *(values[name] for name in FIGURES),
                 answer.fullest.total,
                 *bound(answer),
