@@ -194,6 +194,8 @@ ROOMS = {
             *files_of("ndparallel/planner/layers/experts"),
         ],
         [
+            "tests/planner/test_bridge_adapters.py",
+            "tests/planner/test_mixtures.py",
             "tests/planner/test_launches.py",
             "tests/planner/test_stack_words.py",
             "tests/planner/test_linear_attention.py",

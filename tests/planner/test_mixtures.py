@@ -11,6 +11,8 @@ from ndparallel.model import costs
 from ndparallel.pipeline.catalog import build
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
+from ndparallel.planner.layers.layer import LayerLists
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.models.experts import Experts
 from ndparallel.planner.models.presets import find_model
@@ -58,6 +60,19 @@ def test_a_dispatcher_copies_rows_as_often_as_its_code_does(dispatcher, passes):
     assert copied(job(dispatcher=dispatcher, fused_permutation=True)) == pytest.approx(passes)
     plain = copied(job(dispatcher=dispatcher))
     assert plain - passes == pytest.approx(0 if dispatcher == "hybridep" else 3 * 8)
+
+
+@pytest.mark.parametrize("ep", [1, 4])
+def test_where_tp_cuts_experts_an_allgather_dispatcher_gathers_the_rows_of_all_ep_ranks_over_tp(ep):
+    """4096 tokens of width 4096 in 16 bits of each (MoEAllGatherTokenDispatcher)."""
+    stack = replace(STACKS["megatron-core"], dispatcher="allgather", expert_tp=True)
+    some = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), stack, 4096, 64)
+    plan = Plan(tp=2, dp=8, ep=ep, zero=1, sequence_parallel=True)
+    items = LayerLists(some.shape, plan.share(some), stack).layer("experts", "none").forward
+    gathers = [
+        each.bytes for each in items if isinstance(each, CollectiveOp) and each.name == "tp all_gather"
+    ]
+    assert gathers == [4096 * 4096 * 2, ep * 4096 * 4096 * 2]  # attention's, and the experts'
 
 
 @pytest.mark.parametrize(
